@@ -93,8 +93,8 @@ test-upgrade: ## the previous release beside this one
 test-long: ## what takes long: random changes and faults repeated more often, large trees
 	export BCTL_TEST_TARGETS=long; $(WITHPOSTGRES) $(GOTEST) -- $(if $(filter ./...,$(PACKAGES)),$(ALLTESTED),$(PACKAGES))
 
-test-exhaustive: ## every cell of the matrix of faults, every history of pages, more of the model: half an hour
-	BCTL_TEST_TARGETS=exhaustive $(WITHPOSTGRES) $(GOTEST) -run '^(TestIndex|TestMatrixOfFaults|TestModel)$$' -- ./internal/index/... ./services/bctl/embedded
+test-exhaustive: ## every cell of the matrix of faults, every history of pages and order of pruning, more of the models: some hours
+	BCTL_TEST_TARGETS=exhaustive $(WITHPOSTGRES) $(GOTEST) -timeout 6h -run '^(TestIndex|TestMatrixOfFaults|TestModel|TestHistories|TestInterleavings|TestOrders)$$' -- ./internal/index/... ./internal/prune ./services/bctl/embedded
 
 test-manifests: ## deploy/kubernetes, and Prometheus's rules, which need promtool
 	go test -C e2e/manifests -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
@@ -120,10 +120,10 @@ fuzz: ## every fuzz target for FUZZTIME
 	e2e/fuzz.sh $(FUZZTIME) $(PACKAGES)
 
 # BENCH_FULL=1 is for a night: sizes up to millions of files. BENCH_FLAGS=-assert fails where a criterion does not hold.
-bench: build servers ## bctl beside its peers, and all else that docs/benchmarks.md has [BENCH_PRESET=million,big BENCH_STEPS=first BENCH_SECTIONS=trees BENCH_FLAGS=-assert]
+bench: build servers ## bctl beside its peers, and all else that docs/bench has [BENCH_PRESET=million,big BENCH_STEPS=first BENCH_SECTIONS=trees BENCH_FLAGS=-assert]
 	PATH="$(CURDIR)/bin:$$PATH" go run -C e2e ./bench -preset $(BENCH_PRESET) -steps "$(BENCH_STEPS)" -sections "$(BENCH_SECTIONS)" \
-		-rounds $(BENCH_ROUNDS) $(if $(BENCH_FULL),-full) -markdown $(CURDIR)/docs/benchmarks.md -tuning $(CURDIR)/docs/tuning.md $(BENCH_FLAGS)
-	$(if $(BENCH_SECTIONS),,$(MAKE) bench-scale SCALE_FLAGS="-markdown $(CURDIR)/docs/benchmarks.md $(SCALE_FLAGS)")
+		-rounds $(BENCH_ROUNDS) $(if $(BENCH_FULL),-full) -results $(CURDIR)/docs/bench -tuning $(CURDIR)/docs/tuning.md $(BENCH_FLAGS)
+	$(if $(BENCH_SECTIONS),,$(MAKE) bench-scale SCALE_FLAGS="-results $(CURDIR)/docs/bench $(SCALE_FLAGS)")
 
 bench-scale: servers ## how walkers, and the index of a large fleet, scale [SCALE_FLAGS=-assert]
 	BCTL_TEST_TARGETS=s3,long go run ./internal/testenv/withpostgres go test -C e2e ./scale -run '^$$' -bench . -benchtime 1x -timeout $(TESTTIMEOUT) -v -args $(SCALE_FLAGS)

@@ -10,8 +10,9 @@ import (
 	"github.com/bctl/bctl/e2e/fleet"
 )
 
-// A reader whose credentials the store refuses, and one whose store is full, says so, takes no work, and hands back what it has: the
-// other reader does all. When its store takes writes again, it takes part again.
+// A reader whose credentials the store refuses, and one whose store is full, says so, takes no
+// work, and hands back what it has: the other reader does all. When its store takes writes again,
+// it takes part again.
 func TestReaderWithoutAStore(t *testing.T) {
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{S3: true, Walkers: 1, Readers: 1, Committers: 1})
@@ -50,14 +51,15 @@ func TestReaderWithoutAStore(t *testing.T) {
 		backUp() // then it has nothing in hand any more
 		fleet.Await(t, "status to name the reader, and why", func() bool {
 			line, _, _ := strings.Cut(f.Must("status").Stdout, "\n")
-			return strings.HasPrefix(line, "MISSING  readers at site default: "+reader.Name+": not ready: ") && strings.Contains(line, fault.says)
+			return strings.HasPrefix(line, "WARNING  readers at site default: "+reader.Name+": not ready: ") && strings.Contains(line, fault.says)
 		})
 		done, failed := count(t, metrics, "bctl_read_batch_seconds_count"), count(t, metrics, "bctl_retries_total", `work="batch"`)
 		backUp()
 		if n := count(t, metrics, "bctl_read_batch_seconds_count") - done; n != 0 {
 			t.Errorf("with a store that %s it did %v batches", fault.name, n)
 		}
-		// A full store is tried with a batch now and then; one that refuses the credentials tells without.
+		// A reader tries a full store with a batch now and then. It needs no batch to find out that
+		// the store refuses its credentials.
 		if n := count(t, metrics, "bctl_retries_total", `work="batch"`) - failed; n != 0 && !store.Full.Load() {
 			t.Errorf("with a store that %s it took %v batches", fault.name, n)
 		}

@@ -7,8 +7,9 @@ import (
 	"github.com/bctl/bctl/e2e/fleet"
 )
 
-// A snapshot that is cancelled at a site without workers leaves nothing: its messages leave the queue, it is counted as cancelled and
-// not as failed, and workers that come later have nothing of it to do.
+// A snapshot that is cancelled at a site without workers leaves nothing: its messages leave the
+// queue, it is counted as cancelled and not as failed, and workers that come later have nothing of
+// it to do.
 func TestCancelledWhereNobodyWorks(t *testing.T) {
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{Walkers: -1, Readers: -1, Committers: -1})
@@ -48,8 +49,8 @@ func TestCancelledWhereNobodyWorks(t *testing.T) {
 	}
 }
 
-// A snapshot of a fleet that finds nothing changed has no segment in the store, however many workers have walked it, and one that finds
-// a change has one.
+// A snapshot of a fleet that finds nothing changed has no segment in the store, however many
+// workers have walked it, and one that finds a change has one.
 func TestUnchangedSnapshotHasNoSegment(t *testing.T) {
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{})

@@ -12,8 +12,8 @@ import (
 	"github.com/bctl/bctl/e2e/fleet"
 )
 
-// A committer whose clock is five minutes ahead says so and never leads, also where it is the only one. With another whose clock is right,
-// the fleet works.
+// A committer whose clock is five minutes ahead says so and never leads, also where it is the only
+// one. With another whose clock is right, the fleet works.
 func TestCommitterWhoseClockIsWrong(t *testing.T) {
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{Walkers: 1, Readers: 1, Committers: -1})
@@ -48,8 +48,8 @@ func TestCommitterWhoseClockIsWrong(t *testing.T) {
 	says()
 }
 
-// A clock that was a year ahead, and is right again, stops no backups: what was begun then goes on, and the shard is backed up at
-// once, because nobody knows how old its last good snapshot is.
+// A clock that was a year ahead, and is right again, stops no backups: what was begun then goes on,
+// and the shard is backed up at once, because nobody knows how old its last good snapshot is.
 func TestClockThatGoesBack(t *testing.T) {
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1})

@@ -13,8 +13,9 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// Who has a repository without its identity has no content and, in the store alone, no name: of small files, a large one, link targets,
-// extended attributes. Nothing is compressed here, so that what was not sealed would show.
+// Who has a repository without its identity has no content and, in the store alone, no name: of
+// small files, a large one, link targets, extended attributes. Nothing is compressed here, so that
+// what was not sealed would show.
 func TestNothingShowsWithoutAnIdentity(t *testing.T) {
 	t.Parallel()
 	repo, tree := fleet.NewRepo(t, "BCTL_CODEC=none"), t.TempDir()

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/bctl/bctl/e2e/fleet"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // A cost is what a fleet's servers have had to do so far.
@@ -66,7 +66,8 @@ func TestCostOfASnapshot(t *testing.T) {
 	settle(t)
 	js := connect(t, f)
 	awaitQueues(t, js)
-	// A full page of the log is written for the first change after a checkpoint: before each, or by chance.
+	// A full page of the log is written for the first change after a checkpoint: before each, or by
+	// chance.
 	backUp := func() (cost, fleet.Work) {
 		t.Helper()
 		if _, err := f.Index.DB().Exec("CHECKPOINT"); err != nil {

@@ -8,12 +8,13 @@ import (
 
 	"github.com/bctl/bctl/e2e/bench/profile"
 	"github.com/bctl/bctl/e2e/fleet"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
-// What a backup of an unchanged tree may cost, for each entry of it, beside what one of an empty tree costs. A
-// change that exceeds one of these makes bctl slower where there are millions of files: make it cheaper, or say in
-// docs/decisions why not. (Rows and messages: TestCostOfASnapshot. Stats, opens and reads: TestOneStatAnEntry.)
+// What a backup of an unchanged tree may cost, for each entry of it, beside what one of an empty
+// tree costs. A change that exceeds one of these makes bctl slower where there are millions of
+// files: make it cheaper, or say in docs/decisions why not. (Rows and messages:
+// TestCostOfASnapshot. Stats, opens and reads: TestOneStatAnEntry.)
 const (
 	maxAllocationsPerEntry    = 0.8
 	maxAllocatedBytesPerEntry = 220
@@ -94,7 +95,8 @@ func TestUnchangedCounts(t *testing.T) {
 	}
 }
 
-// plainProgram builds bctl as it is shipped: with the race detector pools forget, and more is allocated.
+// plainProgram builds bctl as it is shipped: with the race detector pools forget, and more is
+// allocated.
 func plainProgram(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "bctl")

@@ -16,14 +16,14 @@ import (
 
 	"github.com/bctl/bctl/e2e/fleet"
 	"github.com/bctl/bctl/internal/testenv"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // quietPanels have no lines while all is well, as here.
-var quietPanels = []string{"Retries a second"}
+var quietPanels = []string{"Retries per second"}
 
-// A real Prometheus scrapes a fleet that backs up, loads the alert rules, and
-// answers every query of the dashboard. Its answers are kept as the artifact panels.json (go test -artifacts).
+// A real Prometheus scrapes a fleet that backs up, loads the alert rules, and answers every query
+// of the dashboard. Its answers are kept as the artifact panels.json (go test -artifacts).
 func TestDashboardIsAnswered(t *testing.T) {
 	testtarget.Need(t, testtarget.Manifests)
 	t.Parallel()
@@ -36,7 +36,7 @@ func TestDashboardIsAnswered(t *testing.T) {
 	}
 	f := fleet.New(t, fleet.Options{Walkers: -1, Readers: -1, Committers: -1})
 	targets := map[string]string{}
-	for _, kind := range []string{"walker", "reader", "committer"} {
+	for _, kind := range []string{"walker", "reader", "committer", "pruner"} {
 		targets[kind] = freeAddress(t)
 		f.Service(kind, "BCTL_HTTP_LISTEN="+targets[kind])
 	}
@@ -49,8 +49,9 @@ func TestDashboardIsAnswered(t *testing.T) {
 	f.Filer(scheduled, "--label", "policy=nightly")
 	f.Must("policy", "set", "nightly", "--schedule", "0 1 * * *", "--label", "policy=nightly")
 
-	// Counters rise only from the second scrape on, and quantiles need work between two: backups go on until all
-	// panels have data, those that are asked for and those of new shards, which are due at once.
+	// Counters rise only from the second scrape on, and quantiles need work between two: backups go
+	// on until all panels have data, those that are asked for and those of new shards, which are
+	// due at once.
 	panels := dashboard(t)
 	fleet.Await(t, "data in every panel", func() bool {
 		settle(t)
@@ -125,7 +126,8 @@ func dashboard(t *testing.T) (list []panel) {
 // A prometheus is a server's address.
 type prometheus string
 
-// startPrometheus starts a server with bctl's alert rules that scrapes each kind of service where it listens.
+// startPrometheus starts a server with bctl's alert rules that scrapes each kind of service where
+// it listens.
 func startPrometheus(t *testing.T, program string, targets map[string]string) prometheus {
 	t.Helper()
 	rules, err := filepath.Abs("../deploy/prometheus/alerts.yaml")

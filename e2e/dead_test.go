@@ -52,8 +52,8 @@ func killWithWork(t *testing.T, f *fleet.Fleet, table string, s *fleet.Service) 
 	return killed, had
 }
 
-// awaitAgain waits until all work that a worker had is handed out again, or settled, and fails the test unless that took less
-// than half of the lease.
+// awaitAgain waits until all work that a worker had is handed out again, or settled, and fails the
+// test unless that took less than half of the lease.
 func awaitAgain(t *testing.T, f *fleet.Fleet, table string, killed time.Time, had map[int64]int64) {
 	t.Helper()
 	again := map[int64]bool{}
@@ -80,8 +80,8 @@ func awaitAgain(t *testing.T, f *fleet.Fleet, table string, killed time.Time, ha
 	}
 }
 
-// With default settings, the work of a worker that is killed is handed out again in seconds, and not after its lease. A worker
-// that is only slow, or paused, keeps what it has.
+// With default settings, the work of a worker that is killed is handed out again in seconds, and
+// not after its lease. A worker that is only slow, or paused, keeps what it has.
 func TestKilledWorkersWorkIsHandedOutSoon(t *testing.T) {
 	t.Parallel()
 	f, tree := fleet.New(t, fleet.Options{Walkers: 2, Readers: -1, Committers: -1, DefaultLeases: true}), filepath.Join(t.TempDir(), "tree")
@@ -124,6 +124,30 @@ func TestKilledWorkersWorkIsHandedOutSoon(t *testing.T) {
 	checkNothingLeft(t, f)
 }
 
+// When all committers are killed at once and started again, nobody has seen that the old leaders
+// lived. New ones lead and schedule when the terms have ended: seconds later, and not after several
+// ticks.
+func TestAllCommittersKilled(t *testing.T) {
+	t.Parallel()
+	f := fleet.New(t, fleet.Options{Committers: 1, DefaultLeases: true})
+	roles := []string{"keeper", "scheduler"}
+	old := f.Committers[0]
+	for _, role := range roles {
+		fleet.Await(t, "the only committer to lead as "+role, func() bool { return strings.HasPrefix(leaderOf(t, f, role), old.Name+"-") })
+	}
+	killed := time.Now()
+	old.Kill()
+	second := f.Service("committer")
+	for _, role := range roles {
+		fleet.Await(t, "the new committer to lead as "+role, func() bool { return strings.HasPrefix(leaderOf(t, f, role), second.Name+"-") })
+		took := time.Since(killed)
+		t.Logf("the new committer leads as %s %.1f s after the kill", role, took.Seconds())
+		if took > 20*time.Second {
+			t.Errorf("it leads as %s after %v, want 15 s, and some for a busy machine", role, took)
+		}
+	}
+}
+
 // leaderOf returns the committer that led a role last; "" if none did.
 func leaderOf(t *testing.T, f *fleet.Fleet, role string) (holder string) {
 	t.Helper()
@@ -134,7 +158,8 @@ func leaderOf(t *testing.T, f *fleet.Fleet, role string) (holder string) {
 	return holder
 }
 
-// The committer that leads is killed together with a reader. Another committer leads soon, and hands the reader's work out again.
+// The committer that leads is killed together with a reader. Another committer leads soon, and
+// hands the reader's work out again.
 func TestKilledLeaderIsReplacedSoon(t *testing.T) {
 	t.Parallel()
 	f, tree := fleet.New(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1, DefaultLeases: true}), filepath.Join(t.TempDir(), "tree")

@@ -41,7 +41,8 @@ func readTestFiles(t *testing.T) testFiles {
 	return f
 }
 
-// has reports whether one of a test's directories has a part of it: a text in the test, or a script.
+// has reports whether one of a test's directories has a part of it: a text in the test, or a
+// script.
 func (f testFiles) has(test, part string) bool {
 	for _, home := range f.homes[test] {
 		if strings.Contains(f.texts[home], `"`+part+`"`) {
@@ -86,7 +87,9 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 func TestDocsNameEachFile(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`(?m)^//\t([a-z]+\.go) `)
-	for _, directory := range []string{"../services/walker/walk", "../services/reader/read", "../internal/stall"} {
+	for _, directory := range []string{
+		"../services/walker/walk", "../services/reader/read", "../services/committer/commit", "../internal/restore", "../internal/stall",
+	} {
 		text, err := os.ReadFile(filepath.Join(directory, "doc.go"))
 		if err != nil {
 			t.Fatal(err)

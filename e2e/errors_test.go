@@ -45,7 +45,7 @@ func TestWrongUse(t *testing.T) {
 	expect(t, client.Run("restore", "latest", "--repo", missing, "--target", missing), 10, missing)
 	expect(t, client.Run("backup", "--config", bad, tree), 2, bad+":3", "index.colour")
 	expect(t, client.Run("backup", "--config", missing, tree), 1, missing)
-	expect(t, repo.Run("backup"), 2, "at least one directory")
+	expect(t, repo.Run("backup"), 2, "nothing to back up is named")
 	expect(t, repo.Run("backup", "--no-such-flag", tree), 2, "no-such-flag")
 	expect(t, repo.Run("backup", filepath.Join(tree, "file")), 1, filepath.Join(tree, "file"), "not a directory")
 	expect(t, repo.Run("backup", missing), 1, missing, "does not exist")
@@ -338,7 +338,7 @@ func TestSecondBackupAtOnceInAFleet(t *testing.T) {
 	expect(t, f.Run(append([]string{"backup"}, fleet.BackupArgs(tree)...)...), 11, tree, "running")
 	// An interrupted command leaves the snapshot to the services.
 	first.Signal(syscall.SIGINT)
-	expect(t, first.Wait(), 130, "go on with the snapshot")
+	expect(t, first.Wait(), 130, "the services continue the snapshot")
 	f.Service("walker")
 	fleet.Await(t, "the snapshot to be committed", func() bool { return f.Index.Work().State == "committed" })
 	treetest.Equal(t, tree, f.Restore("latest"))

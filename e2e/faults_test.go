@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/e2e/fleet"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
-// A write to the store may be lost, or be carried out and then answered with an
-// error. The store may refuse everything for a while, be slow, or be full until somebody makes room.
+// A write to the store may be lost, or be carried out and then answered with an error. The store
+// may refuse everything for a while, be slow, or be full until somebody makes room.
 func TestStoreWritesFail(t *testing.T) {
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{Proxy: true})

@@ -9,7 +9,7 @@ import (
 	"github.com/bctl/bctl/e2e/fleet"
 	"github.com/bctl/bctl/e2e/slowfs"
 	"github.com/bctl/bctl/internal/source/treetest"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // some is a tree of a few walk tasks.

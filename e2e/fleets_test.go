@@ -12,9 +12,9 @@ import (
 	"github.com/bctl/bctl/internal/testenv"
 )
 
-// Two fleets that share a NATS account do not take each other's work: the second's services say whose the queues are, and
-// hand nothing out, and the first's snapshots are as if it were alone. With an account of its own
-// the second works as well, on the same server.
+// Two fleets that share a NATS account do not take each other's work: the second's services say
+// whose the queues are, and hand nothing out, and the first's snapshots are as if it were alone.
+// With an account of its own the second works as well, on the same server.
 func TestTwoFleetsOnOneNATS(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATS(t, `accounts {
@@ -48,7 +48,7 @@ func TestTwoFleetsOnOneNATS(t *testing.T) {
 		})
 	}
 	out := second.Run("doctor", "--as", "committer")
-	if out.Status == 0 || !strings.Contains(out.Stdout, "it belongs to another repository") {
+	if out.Status == 0 || !strings.Contains(out.Stdout, "it belongs to repository") {
 		t.Errorf("%s", out)
 	}
 	for range 2 { // with a walker, a reader and a committer of the second beside it
@@ -78,7 +78,8 @@ func TestTwoFleetsOnOneNATS(t *testing.T) {
 	fleet.CheckStore(t, second.StoreDir(), second.Index)
 }
 
-// A command that waits for a server which is not there says so, and that the snapshot is begun all the same.
+// A command that waits for a server which is not there says so, and that the snapshot is begun all
+// the same.
 func TestBackupWithoutNATS(t *testing.T) {
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1})

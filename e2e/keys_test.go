@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/e2e/fleet"
 )
 
-// The administrator of a locked fleet gets the worker key and the committer key back from the store, with the identity: docs/operations.md,
-// When a key is lost.
+// The administrator of a locked fleet gets the worker key and the committer key back from the
+// store, with the identity: docs/operations.md, When a key is lost.
 func TestLostKeysAreWrittenAgain(t *testing.T) {
 	t.Parallel()
 	f := fleet.NewLocked(t, fleet.Options{Walkers: -1, Readers: -1, Committers: -1})

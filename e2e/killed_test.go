@@ -11,10 +11,11 @@ import (
 
 	"github.com/bctl/bctl/e2e/fleet"
 	"github.com/bctl/bctl/internal/source/treetest"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
-// After a backup was killed at any moment, the next one is another snapshot, which has the whole tree as it is now.
+// After a backup was killed at any moment, the next one is another snapshot, which has the whole
+// tree as it is now.
 func TestKilledBackupBeginsAgain(t *testing.T) {
 	t.Parallel()
 	repo, tree := fleet.NewRepo(t), filepath.Join(t.TempDir(), "tree")
@@ -57,7 +58,8 @@ func TestKilledBackupBeginsAgain(t *testing.T) {
 	}
 }
 
-// What a killed backup stored is used: the next one looks at each entry again, and reads no file twice.
+// What a killed backup stored is used: the next one looks at each entry again, and reads no file
+// twice.
 func TestWhatAKilledBackupStoredIsUsed(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
@@ -108,13 +110,14 @@ func TestWhatAKilledBackupStoredIsUsed(t *testing.T) {
 	}
 }
 
-// An interrupt is no failure: bctl says that the next backup uses what this one has stored.
+// An interrupt is no failure: bctl says that the next backup reuses the content that this one has
+// stored.
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	repo, tree := fleet.NewRepo(t), filepath.Join(t.TempDir(), "tree")
 	generate(t, tree, 6, shape{directories: 40, files: 30, meanBytes: 20_000, longNames: true})
 	index := repo.Index()
-	const what = "uses what this one has stored"
+	const what = "reuses the content that this one has stored"
 	signals := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM}
 	for i, signal := range signals {
 		backup := repo.Start("backup", tree)

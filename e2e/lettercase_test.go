@@ -139,8 +139,8 @@ func caselessDir(t *testing.T, noReplace bool) string {
 }
 
 const (
-	sharedName = "another file of the snapshot has this name here: the target ignores case"
-	otherCase  = "the target ignores case, and has this name with letters of other case"
+	sharedName = "the target ignores case, and another file of the snapshot already has this name there"
+	otherCase  = "the target ignores case, and has an entry whose name differs only in case"
 )
 
 // wantProblems checks that a restore reports the same problem for each of the paths, and no other.
@@ -157,7 +157,8 @@ func wantProblems(t *testing.T, out fleet.Output, want string, paths int) {
 	}
 }
 
-// contents returns the content of the files in a directory tree, and "/" for its directories, by path.
+// contents returns the content of the files in a directory tree, and "/" for its directories, by
+// path.
 func contents(t *testing.T, directory string) map[string]string {
 	t.Helper()
 	found := map[string]string{}

@@ -18,8 +18,8 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// A lyingPack is a pack as docs/formats/pack.md says, made by somebody who has a worker key, and so the recipients: its
-// checksums and its sealing are right, what it says is not.
+// A lyingPack is a pack as docs/formats/pack.md says, made by somebody who has a worker key, and so
+// the recipients: its checksums and its sealing are right, what it says is not.
 type lyingPack struct {
 	table []byte                      // plaintext
 	lie   func(trailer []byte) []byte // of its first 16 bytes: lengths of object, header and table
@@ -88,8 +88,8 @@ func put32(at int, value uint32) func([]byte) []byte {
 	}
 }
 
-// A pack that lies about its lengths costs the files that are in it, and is named; it takes no memory that it does not have, and
-// everything else comes back.
+// A pack that lies about its lengths costs the files that are in it, and is named; it takes no
+// memory that it does not have, and everything else comes back.
 func TestPacksThatLie(t *testing.T) {
 	t.Parallel()
 	repo, tree := fleet.NewRepo(t), t.TempDir()
@@ -167,8 +167,9 @@ func replace(t *testing.T, path string, data []byte) {
 	}
 }
 
-// A listing that lies about its lengths costs its directory, which is named; what is below it and beside it comes back. Where somebody
-// has written it into the index, since a committer refuses it: TestForgedMessages.
+// A listing that lies about its lengths costs its directory, which is named; what is below it and
+// beside it comes back. Where somebody has written it into the index, since a committer refuses it:
+// TestForgedMessages.
 func TestListingsThatLie(t *testing.T) {
 	t.Parallel()
 	repo, tree := fleet.NewRepo(t), t.TempDir()

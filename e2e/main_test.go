@@ -22,8 +22,8 @@
 //	stolen_test.go, strangers_test.go    what each stolen credential can and cannot do, over TLS (docs/security.md)
 //	pagecache_test.go, strace_test.go   what a backup leaves behind, and what it asks of a file server
 //
-// A test that takes long, or needs an S3 server or a previous release, says so with
-// package testtarget. E2E_SEED=n repeats random changes, and faults; E2E_SOAK_MINUTES=n soaks for longer
+// A test that takes long, or needs an S3 server or a previous release, says so with package
+// testtarget. E2E_SEED=n repeats random changes, and faults; E2E_SOAK_MINUTES=n soaks for longer
 // (make soak); BCTL_E2E_PROGRAM=path tests another build of bctl.
 package e2e_test
 

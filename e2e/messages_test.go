@@ -24,7 +24,7 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source/treetest"
 	"github.com/bctl/bctl/internal/testenv"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
 )
 
@@ -209,7 +209,8 @@ func texts(t *testing.T, x *fleet.Index, query string) (list []string) {
 	return list
 }
 
-// Whatever was sent may be sent again, at once or after the snapshot, tasks among it: nothing changes.
+// Whatever was sent may be sent again, at once or after the snapshot, tasks among it: nothing
+// changes.
 func TestReplayedMessages(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
@@ -266,7 +267,8 @@ type forger struct {
 	log     *fleet.Service
 }
 
-// refused fails the test unless sending ends in one more result of this outcome, or one more message that was dropped.
+// refused fails the test unless sending ends in one more result of this outcome, or one more
+// message that was dropped.
 func (g *forger) refused(what, outcome string, send func() error) {
 	g.t.Helper()
 	if outcome == "dropped" {
@@ -336,7 +338,8 @@ func (g *forger) begin(args ...string) (*fleet.Running, backup.SnapshotID) {
 // lyingListing claims columns of 4 GiB.
 var lyingListing = []byte{1, 0, 0xff, 0xff, 0xff, 0xff, 0x0f, 1, 2, 3}
 
-// Forged results are refused, and counted or logged, whatever they claim; the snapshot is committed, and comes back equal.
+// Forged results are refused, and counted or logged, whatever they claim; the snapshot is
+// committed, and comes back equal.
 func TestForgedMessages(t *testing.T) {
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{Walkers: -1, Readers: -1, Committers: -1})

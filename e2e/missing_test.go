@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/bctl/bctl/e2e/fleet"
 )
@@ -34,7 +35,8 @@ func missing(t *testing.T, f *fleet.Fleet) (lacks, waits []string) {
 	return lacks, waits
 }
 
-// A backup that nobody makes says what it waits for, and goes on as soon as that is there. It was silent for ever.
+// A backup that nobody makes says what it waits for, and goes on as soon as that is there. It was
+// silent for ever.
 func TestBackupSaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{Walkers: 1, Readers: -1, Committers: -1})
@@ -45,7 +47,7 @@ func TestBackupSaysWhatIsMissing(t *testing.T) {
 	f.Filer("nas1")
 	f.Shard("nas1", tree)
 	backup, id := f.StartBackupOf("--filer", "nas1")
-	const nobodyLeads, noReader = "bctl: note: no committer runs: nothing is handed out", "bctl: note: no reader at site default"
+	const nobodyLeads, noReader = "bctl: note: no committer runs: no work is assigned", "bctl: note: no reader at site default"
 	await := func(text string) {
 		t.Helper()
 		fleet.Await(t, text, func() bool { return backup.Ended() || strings.Contains(backup.Stderr(), text) })
@@ -116,7 +118,7 @@ func TestStatusSaysWhoIsDrained(t *testing.T) {
 	another := f.Service("reader")
 	expect(t, backup.Wait(), 0)
 	fleet.Await(t, "the drained reader to be named all the same", func() bool {
-		return strings.HasPrefix(f.Must("status").Stdout, "MISSING  readers at site default: "+reader+": drained\n")
+		return strings.HasPrefix(f.Must("status").Stdout, "WARNING  readers at site default: "+reader+": drained\n")
 	})
 	f.Must("worker", "undrain", reader)
 	another.Retire()
@@ -141,6 +143,24 @@ func TestCancelSaysWhatIsMissing(t *testing.T) {
 	expect(t, cancel.Wait(), 0)
 }
 
+// backup --detach begins a snapshot at once while the store is away: only the services need it.
+func TestDetachedWithoutAStore(t *testing.T) {
+	t.Parallel()
+	f := fleet.New(t, fleet.Options{Walkers: -1, Readers: -1, Committers: -1, S3: true})
+	f.Filer("nas1")
+	f.Shard("nas1", t.TempDir())
+	f.Env = append(f.Env, "BCTL_STORE_ENDPOINT=http://127.0.0.1:1")
+	began := time.Now()
+	out := f.Must("backup", "--filer", "nas1", "--detach")
+	// store.retry is a minute.
+	if took := time.Since(began); took > 30*time.Second || !strings.Contains(out.Stderr, "the services may wait for the store, too") {
+		t.Errorf("after %v: %s", took, out)
+	}
+	if running := f.Index.Snapshots(); len(running) != 1 {
+		t.Errorf("%d snapshots run, want 1", len(running))
+	}
+}
+
 // Without NATS, status shows what the index says, and that nobody knows who is there.
 func TestStatusWithoutNATS(t *testing.T) {
 	t.Parallel()
@@ -150,7 +170,7 @@ func TestStatusWithoutNATS(t *testing.T) {
 	f.Must("backup", "--filer", "nas1", "--detach")
 	f.NATS.Stop()
 	out := f.Must("status")
-	if !strings.HasPrefix(out.Stdout, "MISSING  nobody knows which services run: nats ") || !strings.Contains(out.Stdout, " nas1 ") || out.Stderr != "" {
+	if !strings.HasPrefix(out.Stdout, "MISSING  cannot list the services: nats ") || !strings.Contains(out.Stdout, " nas1 ") || out.Stderr != "" {
 		t.Errorf("%s", out)
 	}
 }

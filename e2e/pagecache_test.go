@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bctl/bctl/e2e/fleet"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // The page cache is left as it was found: what was hot stays, and what the
@@ -47,12 +47,7 @@ func TestPageCacheIsLeftAsItWas(t *testing.T) {
 	}
 	cool(t, control)
 	for _, path := range []string{hot, control} {
-		if _, err := os.ReadFile(path); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := resident(t, hot); n != files[hot] {
-		t.Fatalf("%d of %d pages of the hot file are resident", n, files[hot])
+		warm(t, path, files[hot])
 	}
 
 	for _, backup := range []string{"first", "unchanged"} {
@@ -95,6 +90,22 @@ func cool(t *testing.T, path string) int {
 		t.Fatal(err)
 	}
 	return int((info.Size() + int64(os.Getpagesize()) - 1) / int64(os.Getpagesize()))
+}
+
+// warm reads a file until its pages are in the page cache. The kernel may
+// drop pages that it has just read; the test is skipped if it keeps doing so.
+func warm(t *testing.T, path string, pages int) {
+	t.Helper()
+	var n int
+	for range 20 {
+		if _, err := os.ReadFile(path); err != nil {
+			t.Fatal(err)
+		}
+		if n = resident(t, path); n >= pages*99/100 {
+			return
+		}
+	}
+	t.Skipf("%d of %d pages of %s stay in the page cache: the machine is short of memory", n, pages, path)
 }
 
 // resident returns how many pages of a file are in the page cache.

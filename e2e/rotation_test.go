@@ -10,9 +10,10 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// While a backup runs, every identity and server gets a new certificate and key, the old generations are retired, and
-// then the authority itself is rotated and retired. The backup goes on, walkers without a restart; what it has stored is
-// restored equal; and what was retired is of no use.
+// While a backup runs, every identity and server gets a new certificate and key, the old
+// generations are retired, and then the authority itself is rotated and retired. The backup goes
+// on, walkers without a restart; what it has stored is restored equal; and what was retired is of
+// no use.
 func TestRotationDuringABackup(t *testing.T) {
 	t.Parallel()
 	f := fleet.NewLocked(t, fleet.Options{})

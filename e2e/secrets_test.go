@@ -53,7 +53,8 @@ func forms(secret string) map[string]string {
 		"as user info": strings.TrimPrefix(url.UserPassword("", secret).String(), ":"), "quoted": strings.Trim(fmt.Sprintf("%q", secret), `"`),
 		"in hex": hex.EncodeToString([]byte(secret)), "in HEX": strings.ToUpper(hex.EncodeToString([]byte(secret))),
 	}
-	// Within other base64 a text begins at one of three places; its edges depend on what is beside it.
+	// Within other base64 a text begins at one of three places; its edges depend on what is beside
+	// it.
 	for shift := range 3 {
 		for name, encoding := range map[string]*base64.Encoding{"base64": base64.RawStdEncoding, "URL base64": base64.RawURLEncoding} {
 			encoded := encoding.EncodeToString(append(make([]byte, shift), secret...))
@@ -176,7 +177,8 @@ func (g *guarded) with(changed map[string]string) string {
 	return path
 }
 
-// collect takes what services send as traces; the first time it does not want them, which is logged.
+// collect takes what services send as traces; the first time it does not want them, which is
+// logged.
 func (g *guarded) collect() {
 	var asked atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -198,7 +200,8 @@ func (g *guarded) run(config string, args ...string) fleet.Output {
 	return out
 }
 
-// start starts a service, and keeps its command line and environment; stop keeps what it has logged.
+// start starts a service, and keeps its command line and environment; stop keeps what it has
+// logged.
 func (g *guarded) start(kind, config string, env ...string) (s *testenv.Process, stop func()) {
 	g.t.Helper()
 	name := fmt.Sprintf("%s %d", kind, g.services.Add(1))
@@ -231,8 +234,9 @@ func (g *guarded) logOf(name string, s *testenv.Process) (text string) {
 	return string(what)
 }
 
-// Secrets are in none of: logs at level debug, errors, command lines and environments, metrics, health, traces, JSON, the index, messages,
-// what servers know of their clients, and what a service says as it dies.
+// Secrets are in none of: logs at level debug, errors, command lines and environments, metrics,
+// health, traces, JSON, the index, messages, what servers know of their clients, and what a service
+// says as it dies.
 func TestSecretsAreNotShown(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
@@ -358,7 +362,8 @@ func dump(t *testing.T, x *fleet.Index) []byte {
 	return all.Bytes()
 }
 
-// failures has services and commands fail in all ways that have to do with secrets. What is tried in vain is a secret as well.
+// failures has services and commands fail in all ways that have to do with secrets. What is tried
+// in vain is a secret as well.
 func (g *guarded) failures(t *testing.T) {
 	const wrong = `wr0ng:but/s@cret%all the same`
 	g.secrets["wrong password"] = wrong
@@ -398,7 +403,8 @@ func (g *guarded) failures(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					// The store is asked when there is something to do: restore, below, fails at once.
+					// The store is asked when there is something to do: restore, below, fails at
+					// once.
 					return !s.Running() || bytes.Contains(log, []byte(`"level":"WARN"`)) || bytes.Contains(log, []byte(`"level":"ERROR"`)) ||
 						bytes.Contains(log, []byte(kind+" started")) && !strings.Contains(name, "NATS")
 				})
@@ -414,7 +420,8 @@ func (g *guarded) failures(t *testing.T) {
 	}
 }
 
-// badFiles has secrets in files that are not as they should be, and values where they do not belong.
+// badFiles has secrets in files that are not as they should be, and values where they do not
+// belong.
 func (g *guarded) badFiles(t *testing.T) {
 	write := func(text string) string {
 		path := filepath.Join(t.TempDir(), "file")

@@ -8,11 +8,11 @@ import (
 
 	"github.com/bctl/bctl/e2e/fleet"
 	"github.com/bctl/bctl/internal/testenv"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
-// A round is a backup during which one service of each kind has a fault. The
-// other one of the kind is whole, and had its fault in the round before: nobody else would do its work.
+// A round is a backup during which one service of each kind has a fault. The other one of the kind
+// is whole, and had its fault in the round before: nobody else would do its work.
 type round struct {
 	name   string
 	faults func(walker, reader, committer *fleet.Service)

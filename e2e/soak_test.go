@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,15 +13,16 @@ import (
 
 	"github.com/bctl/bctl/e2e/fleet"
 	"github.com/bctl/bctl/internal/source/treetest"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // soakFor is how long trees change and faults strike, unless E2E_SOAK_MINUTES says more.
 const soakFor = 20 * time.Second
 
-// A fleet with several filers, whose trees change at random and are backed up,
-// while faults of all kinds strike at random. Each snapshot is restored and compared. Every decision follows from
-// the seed; how far the fleet is when a fault strikes does not.
+// A fleet with several filers, whose trees change at random and are backed up, while faults of all
+// kinds strike at random. Each snapshot is restored and compared. Snapshots are forgotten at
+// random, and two pruners delete what no other needs; at the end, the remaining ones are compared
+// again. Every decision follows from the seed; how far the fleet is when a fault strikes does not.
 func TestSoak(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
@@ -40,12 +42,16 @@ func TestSoak(t *testing.T) {
 	t.Logf("E2E_SEED=%d makes the same changes and faults", seed)
 	s := newSoak(t, seed)
 	s.run(last)
-	for _, tree := range s.trees {
-		treetest.Equal(t, tree.kept, s.f.Restore(tree.snapshot))
-	}
+	before := s.compareKept()
 	s.f.Index.CheckSettled()
-	orphans := fleet.CheckStore(t, s.f.StoreDir(), s.f.Index)
-	t.Logf("%d snapshots of %d trees; %d faults; %d orphans", s.committed, len(s.trees), s.struck, orphans)
+	for _, tree := range s.trees {
+		for len(tree.kept) > 1 {
+			s.forget(tree)
+		}
+	}
+	fleet.Await(t, "a turn between the pruners", func() bool { return s.f.Run("prune").Status == 0 })
+	after := s.compareKept()
+	t.Logf("%d snapshots of %d trees, of which %d were forgotten; %d faults; %d B of packs, %d B after pruning", s.committed, len(s.trees), s.forgot, s.struck, before, after)
 	if s.committed == 0 || s.struck == 0 {
 		t.Error("nothing was tried")
 	}
@@ -62,6 +68,7 @@ type soak struct {
 	mend      func() // of the fault that holds; nil: none does
 	change    *time.Timer
 	committed int
+	forgot    int
 	struck    int
 }
 
@@ -71,14 +78,18 @@ type soakTree struct {
 	mutator *mutator
 	backup  *fleet.Running // nil: none runs
 	id      string         // of its snapshot
-	// A snapshot, and the tree as it was then.
-	snapshot, kept string
+	kept    []keptSnapshot // oldest first
+}
+
+// A keptSnapshot is a snapshot that is not forgotten.
+type keptSnapshot struct {
+	id, tree string // tree is a copy of the tree as it was then
 }
 
 func newSoak(t *testing.T, seed uint64) *soak {
 	s := &soak{
 		t: t, random: rand.New(rand.NewPCG(seed, 100)),
-		f: fleet.New(t, fleet.Options{Links: true, Proxy: true, OwnPostgres: true}),
+		f: fleet.New(t, fleet.Options{Links: true, Proxy: true, OwnPostgres: true, Pruners: 2}),
 	}
 	for i := range 4 {
 		filer := fmt.Sprintf("filer-%d", i%2)
@@ -175,6 +186,9 @@ func (s *soak) step(tree *soakTree, ended bool) {
 	dir := tree.mutator.dir
 	if tree.backup != nil {
 		if !tree.backup.Ended() {
+			if len(tree.kept) > 2 && tree.mutator.random.IntN(20) == 0 {
+				s.forget(tree)
+			}
 			return
 		}
 		s.judge(tree)
@@ -183,7 +197,7 @@ func (s *soak) step(tree *soakTree, ended bool) {
 	if ended {
 		return
 	}
-	if tree.snapshot != "" {
+	if len(tree.kept) > 0 {
 		tree.mutator.mutate(5 + tree.mutator.random.IntN(40))
 		settle(s.t)
 	}
@@ -193,7 +207,8 @@ func (s *soak) step(tree *soakTree, ended bool) {
 // judge compares a snapshot with its tree, which has not changed since.
 func (s *soak) judge(tree *soakTree) {
 	s.t.Helper()
-	// A command that asks the index in the very moment in which that dies says so and ends; its snapshot goes on.
+	// A command that asks the index in the very moment in which that dies says so and ends; its
+	// snapshot goes on.
 	if out := tree.backup.Wait(); out.Status != 0 && !strings.Contains(out.Stderr, "unavailable") {
 		s.t.Fatalf("%s", out)
 	}
@@ -207,11 +222,37 @@ func (s *soak) judge(tree *soakTree) {
 	restored := s.f.Restore(made.ID)
 	treetest.Equal(s.t, dir, restored)
 	s.committed++
-	if tree.snapshot == "" { // the oldest is compared again at the end
-		tree.snapshot, tree.kept = made.ID, copyTree(s.t, dir)
+	tree.kept = append(tree.kept, keptSnapshot{made.ID, copyTree(s.t, dir)})
+	removeTree(s.t, restored)
+}
+
+// forget forgets a random snapshot of a tree, but never the newest.
+func (s *soak) forget(tree *soakTree) {
+	s.t.Helper()
+	i := tree.mutator.random.IntN(len(tree.kept) - 1)
+	s.f.Must("forget", tree.kept[i].id)
+	removeTree(s.t, tree.kept[i].tree)
+	tree.kept = slices.Delete(tree.kept, i, i+1)
+	s.forgot++
+}
+
+// compareKept restores each snapshot that is not forgotten, and returns the bytes of all packs.
+func (s *soak) compareKept() (packs int64) {
+	s.t.Helper()
+	for _, tree := range s.trees {
+		for _, kept := range tree.kept {
+			restored := s.f.Restore(kept.id)
+			treetest.Equal(s.t, kept.tree, restored)
+			removeTree(s.t, restored)
+		}
 	}
-	if err := os.RemoveAll(restored); err != nil {
-		s.t.Fatal(err)
+	return fleet.StoredBytes(s.t, s.f.StoreDir(), "packs/")
+}
+
+func removeTree(t *testing.T, tree string) {
+	t.Helper()
+	if err := os.RemoveAll(tree); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -243,7 +284,7 @@ func (s *soak) allFaults() []fault {
 		{"store", "is full", func() func() { f.Proxy.Full.Store(true); return f.Proxy.Heal }},
 		{"store", "is slow", func() func() { f.Proxy.Slow(200 * time.Millisecond); return f.Proxy.Heal }},
 	}
-	for _, services := range [][]*fleet.Service{f.Walkers, f.Readers, f.Committers} {
+	for _, services := range [][]*fleet.Service{f.Walkers, f.Readers, f.Committers, f.Pruners} {
 		for _, victim := range services {
 			list = append(list, faultsOf(victim)...)
 		}

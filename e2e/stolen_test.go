@@ -218,7 +218,8 @@ func refuse(t *testing.T, tries ...try) {
 	}
 }
 
-// allow shows that what is refused is refused for what it is: with the same credential, other things are done.
+// allow shows that what is refused is refused for what it is: with the same credential, other
+// things are done.
 func allow(t *testing.T, tries ...try) {
 	t.Helper()
 	for _, try := range tries {
@@ -240,7 +241,8 @@ func aPack(t *testing.T, f *fleet.Fleet) string {
 	return ""
 }
 
-// What somebody can do who has the folder of one role, and what he cannot: docs/security.md has the table.
+// What somebody can do who has the folder of one role, and what he cannot: docs/security.md has the
+// table.
 func TestStolenCredentials(t *testing.T) {
 	t.Parallel()
 	f, tree := fleet.NewLocked(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1}, "--site", "default", "--site", "paris"), filepath.Join(t.TempDir(), "tree")
@@ -269,7 +271,8 @@ func TestStolenCredentials(t *testing.T) {
 	keysAreNotShown(t, f)
 }
 
-// keysAreNotShown looks for the keys of all identities in what services have logged, at level debug, and in what bctl deploy shows.
+// keysAreNotShown looks for the keys of all identities in what services have logged, at level
+// debug, and in what bctl deploy shows.
 func keysAreNotShown(t *testing.T, f *fleet.Fleet) {
 	t.Helper()
 	e := &evidence{t: t, said: map[string][]byte{}, secrets: keysOf(t, f)}
@@ -316,7 +319,8 @@ func keysOf(t *testing.T, f *fleet.Fleet) map[string]string {
 	return secrets
 }
 
-// backsUpOverTLS makes a backup and restores it, each role with its own credential and no other, and all connections with TLS.
+// backsUpOverTLS makes a backup and restores it, each role with its own credential and no other,
+// and all connections with TLS.
 func backsUpOverTLS(t *testing.T, f *fleet.Fleet, tree string) {
 	backup, _ := f.StartBackup(tree)
 	out := backup.Wait()

@@ -41,7 +41,8 @@ func TestOneStatAnEntry(t *testing.T) {
 	if n := more("statx"); n != all-1+looks {
 		t.Errorf("%d stat calls for %d entries and %d looks at the root; %v, without entries %v", n, all-1, looks, calls, own)
 	}
-	// How often SQLite looks at its own files depends on how long the backup takes. One look per directory would show.
+	// How often SQLite looks at its own files depends on how long the backup takes. One look per
+	// directory would show.
 	slack := 100 + 20*tasks
 	if slack >= directories+20*tasks {
 		t.Fatalf("%d directories are too few to tell from SQLite's calls", directories)

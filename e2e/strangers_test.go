@@ -28,7 +28,8 @@ import (
 	"github.com/bctl/bctl/e2e/fleet"
 )
 
-// certificate writes a client's certificate into a folder, beside the installation's authority, and returns whose it is.
+// certificate writes a client's certificate into a folder, beside the installation's authority, and
+// returns whose it is.
 func certificate(t *testing.T, f *fleet.Fleet, name string, ends time.Time, issuer *x509.Certificate, issuerKey any) stolen {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "walker@default")
@@ -113,7 +114,8 @@ func anotherAuthority(t *testing.T, like *x509.Certificate) (*x509.Certificate, 
 	return ca, key
 }
 
-// notLetIn shows that an identity gets into neither NATS, nor Postgres, nor the metrics of a service.
+// notLetIn shows that an identity gets into neither NATS, nor Postgres, nor the metrics of a
+// service.
 func notLetIn(t *testing.T, s stolen, metrics string) {
 	t.Helper()
 	t.Run("NATS", func(t *testing.T) {
@@ -265,7 +267,8 @@ func strangers(t *testing.T, f *fleet.Fleet, pack string) {
 	})
 }
 
-// distrust has clients that trust another authority meet our servers: it is they who refuse, and they say why, without their keys.
+// distrust has clients that trust another authority meet our servers: it is they who refuse, and
+// they say why, without their keys.
 func distrust(t *testing.T, f *fleet.Fleet, other *x509.Certificate) {
 	t.Helper()
 	ca := filepath.Join(t.TempDir(), "ca.pem")

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"database/sql"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -12,10 +13,11 @@ import (
 
 	"github.com/bctl/bctl/e2e/fleet"
 	"github.com/bctl/bctl/internal/source/treetest"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
-// An upgrade is a fleet whose services are of two versions, and a tree that it backs up again and again.
+// An upgrade is a fleet whose services are of two versions, and a tree that it backs up again and
+// again.
 type upgrade struct {
 	*testing.T
 	*fleet.Fleet
@@ -26,8 +28,9 @@ type upgrade struct {
 	logged       map[*fleet.Service]int // bytes that the service had logged before it was started last
 }
 
-// A fleet of the release before this one is upgraded while it backs up: the index first, then the services one
-// after another, in either order. Whatever the mix, snapshots are committed by themselves, and both versions restore them.
+// A fleet of the release before this one is upgraded while it backs up: the index first, then the
+// services one after another, in either order. Whatever the mix, snapshots are committed by
+// themselves, and both versions restore them.
 func TestUpgrade(t *testing.T) {
 	for name, order := range map[string][]string{
 		"committers first": {"committer", "reader", "walker"},
@@ -52,8 +55,39 @@ func TestUpgrade(t *testing.T) {
 				u.backUpDuring("a "+kind+" is replaced", func() { u.replace(kind) })
 				u.bothRestore(u.backUpDuring("each "+kind+" is new", func() {}))
 			}
+			u.finish()
 		})
 	}
+}
+
+// finish declares that nothing old is left. From then on, pages are stored as patches, which old
+// programs cannot read, and these are refused.
+func (u *upgrade) finish() {
+	u.Helper()
+	const patches = "SELECT count(*) FROM pages WHERE base IS NOT NULL"
+	many := treetest.Tree{}
+	for i := range 200 {
+		many[fmt.Sprintf("many/%03d", i)] = treetest.File(fmt.Sprint(i))
+	}
+	treetest.Make(u, u.tree, many)
+	u.backUpDuring("a directory has many files", func() {})
+	if n := u.Index.Count(patches); n != 0 {
+		u.Errorf("%d pages are patches, while old services may run", n)
+	}
+	u.Must("migrate", "--finish")
+	treetest.Make(u, u.tree, treetest.Tree{"many/new": treetest.File("new")})
+	first := u.backUpDuring("one file of many is new", func() {})
+	if u.Index.Count(patches) == 0 {
+		u.Error("no page is a patch")
+	}
+	before := u.Restore(first)
+	u.backUpDuring("some files have changed", func() {})
+	treetest.Equal(u, before, u.Restore(first))
+	u.asOld(func() {
+		if out := u.Fleet.Run("snapshot", "ls"); out.Status != 1 || !strings.Contains(out.Stderr, "use a newer bctl") {
+			u.Errorf("an old program: %s", out)
+		}
+	})
 }
 
 // newUpgrade starts a fleet of the old program.
@@ -72,7 +106,8 @@ func newUpgrade(t *testing.T, old string, seed uint64) *upgrade {
 
 const newestSchema = "SELECT max(version_id) FROM goose_db_version"
 
-// backUpDuring changes the tree and backs it up; meanwhile change happens. The snapshot, whose id it returns, must be what the tree is.
+// backUpDuring changes the tree and backs it up; meanwhile change happens. The snapshot, whose id
+// it returns, must be what the tree is.
 func (u *upgrade) backUpDuring(what string, change func()) (id string) {
 	u.Helper()
 	u.changes.mutate(40)
@@ -143,8 +178,8 @@ func (u *upgrade) log(s *fleet.Service) string {
 	return string(text[u.logged[s]:])
 }
 
-// next applies a migration that is newer than the binary: it adds what the binary does not know, and says which
-// binaries can work with that.
+// next applies a migration that is newer than the binary: it adds what the binary does not know,
+// and says which binaries can work with that.
 func next(t *testing.T, db *sql.DB, version, oldest int64) {
 	t.Helper()
 	for _, statement := range []struct {
@@ -169,8 +204,8 @@ ALTER TABLE read_batches ADD COLUMN added text NOT NULL DEFAULT 'later';
 ALTER TABLE packs ADD COLUMN added text NOT NULL DEFAULT 'later';
 ALTER TABLE pages ADD COLUMN added text NOT NULL DEFAULT 'later'`
 
-// Services of this version go on, and start, with a newer index that says they can. With one that says they cannot, those that
-// start wait for their upgrade and say so.
+// Services of this version go on, and start, with a newer index that says they can. With one that
+// says they cannot, those that start wait for their upgrade and say so.
 func TestOldServicesBesideANewerIndex(t *testing.T) {
 	testtarget.Need(t, testtarget.Upgrade)
 	t.Parallel()
@@ -220,7 +255,8 @@ func TestOldServicesBesideANewerIndex(t *testing.T) {
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-// A repository on this machine that the release before this one made is migrated, and both its snapshots and new ones restore.
+// A repository on this machine that the release before this one made is migrated, and both its
+// snapshots and new ones restore.
 func TestUpgradeOfARepository(t *testing.T) {
 	t.Parallel()
 	current, tree := fleet.Binary(t), filepath.Join(t.TempDir(), "tree")
@@ -247,7 +283,8 @@ func TestUpgradeOfARepository(t *testing.T) {
 	treetest.Equal(t, before, r.Restore(first.Snapshot))
 	treetest.Equal(t, tree, r.Restore(second.Snapshot))
 
-	// What is newer than this binary and says that it can work with it is worked with; what does not is refused.
+	// What is newer than this binary and says that it can work with it is worked with; what does
+	// not is refused.
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "index.db")+"?_pragma=busy_timeout(10000)")
 	if err != nil {
 		t.Fatal(err)

@@ -13,11 +13,11 @@ import (
 	"github.com/bctl/bctl/e2e/fleet"
 	"github.com/bctl/bctl/e2e/slowfs"
 	"github.com/bctl/bctl/internal/testenv"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
-// A person who watches a fleet in trouble sees all of it, on any terminal: a site without workers, a filer that hangs, a shard that
-// has failed.
+// A person who watches a fleet in trouble sees all of it, on any terminal: a site without workers,
+// a filer that hangs, a shard that has failed.
 func TestWatchAFleetInTrouble(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
@@ -104,6 +104,23 @@ func TestWatchWithoutTheIndex(t *testing.T) {
 	shows(away, "MISSING  no walker and no reader at site oslo", "1 running", "1 snapshot is only queued", "far: 1 task waits")
 	t.Log(strings.Join(f.Terminal.Screen(), "\n"))
 	f.Postgres.Restart()
+	fleet.Await(t, "the index to be there again", func() bool {
+		text := strings.Join(f.Terminal.Screen(), "\n")
+		return !strings.Contains(text, away) && strings.Contains(text, "1 running")
+	})
+
+	// It hangs: neither queries nor new connections are answered.
+	f.Postgres.Pause()
+	terminal := f.Terminal
+	f.Terminal = nil
+	status := f.Start("status")
+	f.Terminal = terminal
+	shows(away)
+	fleet.Await(t, "status to report what it waits for", func() bool { return strings.Contains(status.Stderr(), "the index has not answered yet") })
+	f.Postgres.Resume()
+	if out := status.Wait(); out.Status != 0 || !strings.Contains(out.Stdout, "far: 1 task waits") {
+		t.Errorf("%s", out)
+	}
 	fleet.Await(t, "the index to be there again", func() bool {
 		text := strings.Join(f.Terminal.Screen(), "\n")
 		return !strings.Contains(text, away) && strings.Contains(text, "1 running")

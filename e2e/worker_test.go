@@ -54,8 +54,8 @@ func awaitState(t *testing.T, f *fleet.Fleet, name, state string) (l listed) {
 	return l
 }
 
-// An operator sees all services, takes a worker out of work under a backup, sees another die, and has the first work again; the
-// snapshot is whole.
+// An operator sees all services, takes a worker out of work under a backup, sees another die, and
+// has the first work again; the snapshot is whole.
 func TestWorkersAreListedAndDrained(t *testing.T) {
 	t.Parallel()
 	f, tree := fleet.New(t, fleet.Options{}), filepath.Join(t.TempDir(), "tree")
@@ -82,7 +82,7 @@ func TestWorkersAreListedAndDrained(t *testing.T) {
 	if some := listServices(t, f, "--role", "walker", "--site", "default"); len(some) != 2 {
 		t.Errorf("walkers at site default: %+v", some)
 	}
-	expect(t, f.Run("worker", "ls", "--site", "oslo"), 0, "no service of 6 is one of these")
+	expect(t, f.Run("worker", "ls", "--site", "oslo"), 0, "none of the 6 services matches")
 	expect(t, f.Run("worker", "ls", "--role", "king"), 2, "not committer, walker or reader")
 	for line := range strings.Lines(f.Must("worker", "ls").Stdout) {
 		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 {
@@ -95,7 +95,7 @@ func TestWorkersAreListedAndDrained(t *testing.T) {
 	if out := away.Run("worker", "ls", "--json"); strings.Count(out.Stdout, `"state":"ready"`) != 6 {
 		t.Errorf("without the index: %s", out)
 	} else {
-		expect(t, out, 0, "services say what they know without it")
+		expect(t, out, 0, "the services that answer are listed without it")
 	}
 
 	generate(t, tree, 25, some)
@@ -136,7 +136,8 @@ func TestWorkersAreListedAndDrained(t *testing.T) {
 	checkSnapshot(t, f, id, tree)
 	checkNothingLeft(t, f)
 
-	// It is another process after a restart, which is not drained, and takes the place of the one that was lost.
+	// It is another process after a restart, which is not drained, and takes the place of the one
+	// that was lost.
 	printed(t, f.Run("worker", "drain", f.Readers[0].Name, "--wait", "--json"), `"state":"drained"`)
 	for _, s := range []*fleet.Service{second, f.Readers[0]} {
 		s.Restart()
@@ -149,7 +150,8 @@ func TestWorkersAreListedAndDrained(t *testing.T) {
 	}
 }
 
-// With the permissions of an installation, over TLS, all services announce themselves, and only the operator may ask and drain.
+// With the permissions of an installation, over TLS, all services announce themselves, and only the
+// operator may ask and drain.
 func TestOnlyOperatorsDrain(t *testing.T) {
 	t.Parallel()
 	f := fleet.NewLocked(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1})

@@ -10,7 +10,7 @@ import (
 // A Privilege is a permission of a role on tables of the index: SELECT, INSERT, UPDATE or DELETE,
 // with all columns or some.
 type Privilege struct {
-	Role    string // committer, walker, reader, operator or monitor; admin owns the tables
+	Role    string // committer, walker, reader, operator, pruner or monitor; admin owns the tables
 	Actions []string
 	Tables  []string
 	Columns []string // nil: all
@@ -20,8 +20,8 @@ type Privilege struct {
 // internal/index/entindex and pgindex: the tables and columns that the statements name, and a
 // column for locking rows (SELECT … FOR SHARE requires UPDATE of one).
 //
-// No role may delete a snapshot, a pack, a chunk or a chunk list, or change a repository or a
-// shard's key.
+// Only the pruner may delete a snapshot, a pack, a chunk or a chunk list. No role may change a
+// repository, a shard's key or an entry of the log.
 var Privileges = []Privilege{
 	// Walkers compare with the pages of the last snapshot.
 	{"walker", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "pages", "interrupted_pages"), nil},
@@ -32,7 +32,7 @@ var Privileges = []Privilege{
 	// Limits of filers change while batches are read (ReadShares).
 	{"reader", may("SELECT"), in("filers"), of("id", "read_bytes", "read_batches", "read_slots")},
 	{"reader", may("SELECT"), in("read_batches"), of("filer_id", "lease_until")},
-	{"reader", may("SELECT"), in("packs"), of("id", "pack", "snapshot", "object", "object_offset", "stored_bytes", "condemned")},
+	{"reader", may("SELECT"), in("packs"), of("id", "pack", "sealed", "snapshot", "object", "object_offset", "stored_bytes", "condemned")},
 
 	// Committers are the only writers of results. They also lead and schedule.
 	{"committer", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies"), nil},
@@ -40,16 +40,58 @@ var Privileges = []Privilege{
 	{"committer", may("SELECT", "INSERT", "UPDATE"), in("snapshots", "chunks", "leaders"), nil},
 	{"committer", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("pages", "walk_tasks", "read_batches", "slice_parts"), nil},
 	{"committer", may("SELECT", "INSERT", "DELETE"), in("interrupted_pages"), nil},
-	{"committer", may("UPDATE"), in("interrupted_pages"), of("listing")},
+	{"committer", may("UPDATE"), in("interrupted_pages"), of("listing", "base")},
 	{"committer", may("UPDATE"), in("packs"), of("condemned")},
+	// A lock of a row needs this privilege.
+	{"committer", may("UPDATE"), in("chunk_lists"), of("nested")},
 	{"committer", may("UPDATE"), in("filers"), of("walk_slots", "read_slots", "walk_latency", "walk_idle", "read_latency", "read_idle")},
 	{"committer", may("UPDATE"), in("shards"), of("last_number", "last_good", "last_good_number", "last_good_started", "last_good_files",
 		"last_good_bytes", "interrupted", "checkpoint_bytes", "segment_bytes", "policy_id", "policy_revision", "due", "deadline")},
 
+	// Committers apply the rules of policies, and write to the log what these forget.
+	{"committer", may("SELECT"), in("holds", "readings", "log"), nil},
+	{"committer", may("INSERT"), in("log"), of("time", "by", "action", "subject", "reason")},
+
+	// The brake stops what policies would forget.
+	{"committer", may("SELECT"), in("brake", "confirmations"), nil},
+	{"committer", may("SELECT", "DELETE"), in("stops"), nil},
+	{"committer", may("INSERT"), in("stops"), stopColumns},
+
+	// The pruner finds and deletes what no snapshot needs. A trigger ensures that it leads as the
+	// pruner only, and other triggers that it deletes only snapshots that are forgotten, and packs
+	// that were condemned before.
+	{"pruner", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies", "snapshots", "pages",
+		"interrupted_pages", "packs", "chunks", "chunk_copies", "chunk_lists", "problems", "readings", "removed_snapshots"), nil},
+	{"pruner", may("DELETE"), in("snapshots", "pages", "interrupted_pages", "packs", "chunks", "chunk_copies", "chunk_lists", "problems", "readings"), nil},
+	{"pruner", may("INSERT"), in("removed_snapshots"), nil},
+	{"pruner", may("SELECT", "INSERT", "DELETE"), in("prunes"), nil}, // what it has freed
+	// A pack that is moved has a new row, and its chunks get that place.
+	{"pruner", may("INSERT"), in("packs"), nil},
+	{"pruner", may("UPDATE"), in("chunk_copies"), of("pack")},
+	{"pruner", may("SELECT", "INSERT"), in("leaders", "sweep"), nil},
+	{"pruner", may("UPDATE"), in("sweep"), of("section")},
+	{"pruner", may("UPDATE"), in("leaders"), of("holder", "epoch", "until")},
+	{"pruner", may("UPDATE"), in("packs"), of("condemned", "deleted")},
+	// A lock of a row needs this privilege.
+	{"pruner", may("UPDATE"), in("chunk_lists"), of("nested")},
+	// A chunk keeps the place of one of its copies.
+	{"pruner", may("UPDATE"), in("chunks"), of("pack", "frame", "frame_offset", "length")},
+	// A retired shard of which nothing is left is closed.
+	{"pruner", may("UPDATE"), in("pages"), of("last_snapshot")},
+	{"pruner", may("UPDATE"), in("snapshots"), of("state")},
+	{"pruner", may("UPDATE"), in("shards"), of("interrupted", "checkpoint_bytes", "segment_bytes")},
+
+	// The brake stops the pruner, which notes that in the log.
+	{"pruner", may("SELECT"), in("brake", "confirmations"), nil},
+	{"pruner", may("UPDATE"), in("brake"), of("window_began", "deleted_bytes")},
+	{"pruner", may("SELECT", "DELETE"), in("stops"), nil},
+	{"pruner", may("INSERT"), in("stops"), stopColumns},
+	{"pruner", may("INSERT"), in("log"), of("time", "by", "action", "subject", "reason")},
+
 	// Operators list everything, register filers, shards and policies, begin snapshots and request
 	// their end.
 	{"operator", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies", "snapshots",
-		"problems", "pages", "chunks", "chunk_copies", "packs", "walk_tasks", "read_batches"), nil},
+		"problems", "pages", "interrupted_pages", "chunks", "chunk_copies", "chunk_lists", "packs", "walk_tasks", "read_batches", "prunes", "removed_snapshots"), nil},
 	{"operator", may("INSERT", "DELETE"), in("filers", "policies"), nil},
 	{"operator", may("UPDATE"), in("filers"), of("site", "walk_tasks", "read_batches", "read_bytes", "floor", "compare", "selection", "labels",
 		"retired", "walk_slots", "read_slots")},
@@ -64,6 +106,24 @@ var Privileges = []Privilege{
 	// A trigger ensures that these rows are those of the begin of a snapshot.
 	{"operator", may("INSERT"), in("snapshots", "walk_tasks"), nil},
 	{"operator", may("UPDATE"), in("snapshots"), of("cancel", "bad")},
+	// They forget snapshots, hold them, and restore them. A trigger refuses to forget what must be
+	// kept, and others ensure that the log has an entry for it.
+	{"operator", may("UPDATE"), in("snapshots"), of("forgotten")},
+	{"operator", may("SELECT", "DELETE"), in("holds", "readings"), nil},
+	{"operator", may("INSERT"), in("holds"), of("snapshot", "shard", "reason", "by", "since")},
+	{"operator", may("INSERT"), in("readings"), nil},
+	{"operator", may("UPDATE"), in("readings"), of("until")},
+	{"operator", may("SELECT"), in("log"), nil},
+	{"operator", may("INSERT"), in("log"), of("time", "by", "action", "subject", "reason")},
+	// They confirm what the brake has stopped. A trigger writes the identity of a confirmation. How
+	// many operators must confirm is for the admin to say and, if that is more than one, how much the
+	// brake allows, too.
+	{"operator", may("SELECT"), in("brake", "stops", "confirmations"), nil},
+	{"operator", may("UPDATE"), in("brake"), of("snapshots", "min_snapshots", "bytes", "min_bytes")},
+	{"operator", may("INSERT"), in("stops"), stopColumns},
+	{"operator", may("UPDATE"), in("stops"), of("rejected")},
+	{"operator", may("INSERT"), in("confirmations"), nil},
+	{"operator", may("DELETE"), in("stops", "confirmations"), nil},
 	// A trigger ensures that these values are those of the newest good snapshot.
 	{"operator", may("UPDATE"), in("shards"), of("last_good", "last_good_number", "last_good_started", "last_good_files", "last_good_bytes")},
 
@@ -71,6 +131,10 @@ var Privileges = []Privilege{
 	{"monitor", may("SELECT"), in("filers"), of("id", "site", "walk_tasks", "walk_slots", "read_batches", "read_slots", "read_bytes")},
 	{"monitor", may("SELECT"), in("walk_tasks", "read_batches"), of("id", "filer_id", "stalled")},
 }
+
+// stopColumns are the columns of a new stop. Nobody chooses its id: what an operator confirms is what
+// the operator has seen.
+var stopColumns = of("shard", "by", "snapshots", "of_snapshots", "bytes", "of_bytes", "earlier_bytes", "since")
 
 func may(actions ...string) []string { return actions }
 func in(tables ...string) []string   { return tables }
@@ -89,8 +153,8 @@ const SelectRoles = "SELECT coalesce(current_setting('" + RolesSetting + "', tru
 var roleName = regexp.MustCompile(`^[a-z0-9_-]{1,50}$`)
 
 // Grants returns the statements, of one transaction, that give the roles name_committer,
-// name_walker, name_reader, name_operator and name_monitor exactly their Privileges in a Postgres
-// database of the newest version.
+// name_walker, name_reader, name_operator, name_pruner and name_monitor exactly their Privileges in
+// a Postgres database of the newest version.
 func Grants(name string) (string, error) {
 	if !roleName.MatchString(name) {
 		return "", fmt.Errorf("names of database roles cannot begin with %q: want lower-case letters, digits, - and _", name)

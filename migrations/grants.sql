@@ -4,8 +4,8 @@
 
 SELECT pg_advisory_xact_lock(1650684012, 3);
 
-REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_monitor";
-REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_monitor";
+REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_pruner", "{name}_monitor";
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_pruner", "{name}_monitor";
 
 {grants}
 
@@ -16,14 +16,14 @@ CREATE OR REPLACE FUNCTION bctl_check_begin() RETURNS trigger LANGUAGE plpgsql S
 BEGIN
     IF NEW.state <> 'running' OR NEW.committed IS NOT NULL OR NEW.ended IS NOT NULL OR NEW.recorded OR NEW.committer <> '' OR NEW.commit_until <> 0
         OR NEW.segment IS NOT NULL OR NEW.segment_parts <> 0 OR NEW.checkpoint OR NEW.pages <> 0 OR NEW.pages_sum IS NOT NULL OR NEW.tasks_announced <> 1
-        OR NEW.tasks_settled <> 0 OR NEW.batches_announced <> 0 OR NEW.batches_settled <> 0 OR NEW.files <> 0 OR NEW.problems_stored <> 0 OR NEW.bad <> ''
+        OR NEW.tasks_settled <> 0 OR NEW.batches_announced <> 0 OR NEW.batches_settled <> 0 OR NEW.files <> 0 OR NEW.problems_stored <> 0 OR NEW.bad <> '' OR NEW.forgotten IS NOT NULL
         OR NEW.number IS DISTINCT FROM (SELECT last_number + 1 FROM public.shards WHERE id = NEW.shard_id AND filer_id = NEW.filer_id)
         OR NEW.base <> coalesce((SELECT number FROM public.snapshots
             WHERE shard_id = NEW.shard_id AND state = 'committed' ORDER BY number DESC LIMIT 1), 0)
         OR NEW.base_id IS DISTINCT FROM (SELECT id FROM public.snapshots
             WHERE shard_id = NEW.shard_id AND state = 'committed' ORDER BY number DESC LIMIT 1)
-        OR NEW.root <> (CASE WHEN NEW.new_root THEN '' ELSE coalesce((SELECT root FROM public.snapshots
-            WHERE shard_id = NEW.shard_id AND state = 'committed' ORDER BY number DESC LIMIT 1), '') END)
+        OR NEW.root <> (CASE WHEN NEW.new_root THEN '' ELSE coalesce((SELECT CASE WHEN files = 0 AND directories = 1 AND errors = 0 THEN '' ELSE root END
+            FROM public.snapshots WHERE shard_id = NEW.shard_id AND state = 'committed' ORDER BY number DESC LIMIT 1), '') END)
         OR NEW.sort_time <> greatest(NEW.started, (SELECT sort_time FROM public.snapshots
             WHERE shard_id = NEW.shard_id ORDER BY number DESC LIMIT 1))
     THEN
@@ -54,7 +54,7 @@ CREATE OR REPLACE TRIGGER bctl_check_root BEFORE INSERT ON walk_tasks FOR EACH R
 CREATE OR REPLACE FUNCTION bctl_check_good() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
 DECLARE good public.snapshots;
 BEGIN
-    SELECT * INTO good FROM public.snapshots WHERE shard_id = NEW.id AND state = 'committed' AND bad = '' ORDER BY number DESC LIMIT 1;
+    SELECT * INTO good FROM public.snapshots WHERE shard_id = NEW.id AND state = 'committed' AND forgotten IS NULL AND bad = '' ORDER BY number DESC LIMIT 1;
     IF NEW.last_good IS DISTINCT FROM good.id OR NEW.last_good_started IS DISTINCT FROM good.started
         OR NEW.last_good_number <> coalesce(good.number, 0) OR NEW.last_good_files <> coalesce(good.files, 0) OR NEW.last_good_bytes <> coalesce(good.bytes, 0)
     THEN
@@ -73,3 +73,96 @@ BEGIN
 END $$;
 CREATE OR REPLACE TRIGGER bctl_keep_numbers BEFORE UPDATE OF last_number ON shards FOR EACH ROW
     WHEN (NEW.last_number < OLD.last_number) EXECUTE FUNCTION bctl_keep_numbers();
+
+-- What is forgotten cannot be brought back, so this trigger repeats the conditions of bctl: not what
+-- is on hold, being restored, or the base of a running snapshot, and not the last good snapshot of a
+-- shard that is backed up.
+CREATE OR REPLACE FUNCTION bctl_check_forget() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
+BEGIN
+    IF OLD.forgotten IS NOT NULL OR NEW.forgotten IS NULL OR OLD.state = 'running' OR NOT OLD.recorded
+        OR EXISTS (SELECT FROM public.holds WHERE snapshot = OLD.id OR shard = OLD.shard_id)
+        OR EXISTS (SELECT FROM public.readings WHERE snapshot = OLD.id AND until > extract(epoch FROM clock_timestamp()) * 1000000)
+        OR EXISTS (SELECT FROM public.snapshots WHERE shard_id = OLD.shard_id AND state = 'running' AND base_id = OLD.id)
+        OR EXISTS (SELECT FROM public.shards h JOIN public.filers f ON f.id = h.filer_id WHERE h.last_good = OLD.id AND NOT h.retired AND NOT f.retired)
+    THEN
+        RAISE insufficient_privilege USING MESSAGE = format('%I may not forget snapshot %s: it is kept', current_user, OLD.id);
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER bctl_check_forget BEFORE UPDATE OF forgotten ON snapshots FOR EACH ROW
+    WHEN (NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_check_forget();
+
+-- Whoever forgets a snapshot, or removes a hold, adds an entry to the log in the same transaction.
+-- The database adds the time and the user, and nobody has the privilege to change an entry.
+-- The user is the name in the certificate, without its generation, so that several operators who use
+-- one role are told apart. The server cuts it off after 63 bytes.
+CREATE OR REPLACE FUNCTION bctl_identity() RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog AS $$
+    SELECT coalesce((SELECT regexp_replace(substr(client_dn, 5), '/[0-9]*$', '') FROM pg_stat_ssl
+        WHERE pid = pg_backend_pid() AND client_dn LIKE '/CN=%'), session_user::text)
+$$;
+CREATE OR REPLACE FUNCTION bctl_stamp_log() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
+BEGIN
+    NEW.login := public.bctl_identity();
+    NEW.time := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER bctl_stamp_log BEFORE INSERT ON log FOR EACH ROW
+    WHEN (NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_stamp_log();
+
+CREATE OR REPLACE FUNCTION bctl_check_logged() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
+DECLARE
+    what text := CASE TG_TABLE_NAME WHEN 'holds' THEN 'release' ELSE 'forget' END;
+    which text := CASE TG_TABLE_NAME WHEN 'holds' THEN 'hold ' || OLD.id::text ELSE replace(OLD.id::text, '-', '') END;
+BEGIN
+    IF NOT EXISTS (SELECT FROM public.log WHERE action = what AND subject = which) THEN
+        RAISE insufficient_privilege USING MESSAGE = format('the log has no entry of this: %s %s', what, which);
+    END IF;
+    RETURN NULL;
+END $$;
+DROP TRIGGER IF EXISTS bctl_check_logged ON snapshots;
+CREATE CONSTRAINT TRIGGER bctl_check_logged AFTER UPDATE OF forgotten ON snapshots DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (NEW.forgotten IS NOT NULL) EXECUTE FUNCTION bctl_check_logged();
+DROP TRIGGER IF EXISTS bctl_check_logged ON holds;
+CREATE CONSTRAINT TRIGGER bctl_check_logged AFTER DELETE ON holds DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    EXECUTE FUNCTION bctl_check_logged();
+
+-- A confirmation is that of the certificate's holder, and in the log.
+CREATE OR REPLACE FUNCTION bctl_stamp_confirmation() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
+BEGIN
+    NEW.identity := public.bctl_identity();
+    NEW.time := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER bctl_stamp_confirmation BEFORE INSERT ON confirmations FOR EACH ROW EXECUTE FUNCTION bctl_stamp_confirmation();
+CREATE OR REPLACE FUNCTION bctl_check_confirmed() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM public.log WHERE action = 'confirm' AND subject = 'stop ' || NEW.stop AND login = NEW.identity) THEN
+        RAISE insufficient_privilege USING MESSAGE = format('the log has no entry of this: confirm stop %s', NEW.stop);
+    END IF;
+    RETURN NULL;
+END $$;
+DROP TRIGGER IF EXISTS bctl_check_confirmed ON confirmations;
+CREATE CONSTRAINT TRIGGER bctl_check_confirmed AFTER INSERT ON confirmations DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_check_confirmed();
+
+-- Privileges cannot restrict a DELETE to some rows. The owner of the tables is free.
+CREATE OR REPLACE FUNCTION bctl_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE insufficient_privilege USING MESSAGE = format('%I may not change this row of %s: %s', current_user, TG_TABLE_NAME, TG_ARGV[0]);
+END $$;
+CREATE OR REPLACE TRIGGER bctl_check_removed BEFORE DELETE ON snapshots FOR EACH ROW
+    WHEN (OLD.forgotten IS NULL AND NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_refuse('the snapshot is not forgotten');
+CREATE OR REPLACE TRIGGER bctl_check_dropped BEFORE DELETE ON packs FOR EACH ROW
+    WHEN ((NOT OLD.condemned OR OLD.deleted = 0) AND NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_refuse('the pack is not to be deleted');
+CREATE OR REPLACE TRIGGER bctl_check_closed BEFORE UPDATE OF state ON snapshots FOR EACH ROW
+    WHEN (NOT (pg_has_role('{name}_committer', 'USAGE') OR pg_has_role('{name}_admin', 'USAGE'))
+        AND (NEW.state <> 'deleting' OR OLD.state <> 'committed' OR OLD.forgotten IS NULL)) EXECUTE FUNCTION bctl_refuse('only a forgotten snapshot is closed');
+
+-- Where two operators must confirm, one alone may not loosen the brake.
+CREATE OR REPLACE TRIGGER bctl_check_brake BEFORE UPDATE OF snapshots, min_snapshots, bytes, min_bytes ON brake FOR EACH ROW
+    WHEN (OLD.operators > 1 AND NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_refuse('several operators must confirm, so only the admin changes it');
+
+-- The pruner leads, but not in the place of a committer.
+CREATE OR REPLACE TRIGGER bctl_check_lead BEFORE INSERT OR UPDATE ON leaders FOR EACH ROW
+    WHEN (NEW.role <> 'pruner' AND NOT (pg_has_role('{name}_committer', 'USAGE') OR pg_has_role('{name}_admin', 'USAGE')))
+    EXECUTE FUNCTION bctl_refuse('the pruner leads as the pruner only');

@@ -60,6 +60,16 @@ const SelectVersion = "SELECT version_id FROM goose_db_version WHERE is_applied 
 // the oldest of these binaries. The first migration creates the table.
 const SelectOldest = "SELECT max(version), max(oldest) FROM schema_versions"
 
+// Binaries of version 11 or later read pages that are stored as patches. They write such pages once
+// the schema does not declare older binaries compatible.
+const (
+	// RequirePatches makes Postgres declare that: it is run for a new database, and by bctl migrate
+	// --finish. SQLite has a migration for it.
+	RequirePatches = "UPDATE schema_versions SET oldest = 11 WHERE version = 11 AND oldest < 11"
+	// WritesPatches is the condition that the schema declares it.
+	WritesPatches = "coalesce((SELECT max(oldest) FROM schema_versions) >= 11, false)"
+)
+
 // A Schema is the schema of a database, as this binary sees it.
 type Schema struct {
 	Version int64 // of the database; 0: it has none

@@ -93,7 +93,8 @@ func TestReadCalls(t *testing.T) {
 	}
 }
 
-// reportOf makes a report of three rounds; the machine is twice as busy in each next one, and ratios stay.
+// reportOf makes a report of three rounds; the machine is twice as busy in each next one, and
+// ratios stay.
 func reportOf(preset string, seconds map[string]float64, stored map[string]int64) *report {
 	r := &report{Preset: preset, Tree: content{Files: 1000}}
 	for _, t := range tools() {

@@ -33,8 +33,8 @@ const (
 	minHotShare  = 0.99
 )
 
-// measureCache looks at what a first backup leaves of the page cache: a tree whose pages are all gone but for those of
-// one large file.
+// measureCache looks at what a first backup leaves of the page cache: a tree whose pages are all
+// gone but for those of one large file.
 func measureCache(ctx context.Context, r *runner) (err error) {
 	if !onPath("fincore") {
 		progress("fincore is not installed: left out")
@@ -72,7 +72,7 @@ func measureCache(ctx context.Context, r *runner) (err error) {
 	}
 	c.Data = all
 	writeCached(c, all, s.bytes, hot.bytes)
-	return c.end(r.o.markdown)
+	return c.end()
 }
 
 // cached measures one tool.
@@ -128,7 +128,8 @@ func chill(tree string) error {
 	})
 }
 
-// resident asks fincore how much of a tree is in the page cache: of the hot directory, and of the rest.
+// resident asks fincore how much of a tree is in the page cache: of the hot directory, and of the
+// rest.
 func resident(ctx context.Context, tree string) (hot, cold int64, err error) {
 	err = filepath.WalkDir(tree, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {

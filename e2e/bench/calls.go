@@ -74,8 +74,8 @@ const (
 	callsDirectories = 100
 )
 
-// measureCalls counts what each tool asks of the kernel, and what bctl allocates, for each file. Under strace
-// everything is many times slower: nothing else is taken of these runs.
+// measureCalls counts what each tool asks of the kernel, and what bctl allocates, for each file.
+// Under strace everything is many times slower: nothing else is taken of these runs.
 func measureCalls(ctx context.Context, r *runner) error {
 	if !onPath("strace") {
 		progress("strace is not installed: left out")
@@ -107,7 +107,7 @@ func measureCalls(ctx context.Context, r *runner) error {
 	}
 	c.Data = all
 	writeTraced(c, all)
-	return c.end(r.o.markdown)
+	return c.end()
 }
 
 // trace counts the calls of a tool's steps in a repository of its own.

@@ -24,10 +24,10 @@ import (
 
 var codecNames = []string{"none", "s2", "zstd-1", "zstd-2", "zstd-3", "zstd-4"}
 
-// stages are those of a summary's stage_seconds, in the order of the flow.
+// stages are the keys of a summary's stage_seconds, in the order of the flow.
 var stages = []string{"walk", "read", "hash", "compress", "seal", "upload", "commit"}
 
-// A summary is what bctl backup --json ends with.
+// A summary is the last line of bctl backup --json.
 type summary struct {
 	Type           string             `json:"type"`
 	Files          int64              `json:"files"`
@@ -39,24 +39,27 @@ type summary struct {
 	StageSeconds   map[string]float64 `json:"stage_seconds"`
 }
 
-// A coded is what a first backup with a codec was.
+// A coded has the measurements of first backups with one codec.
 type coded struct {
 	Codec   string    `json:"codec"`
 	Seconds []float64 `json:"seconds"` // by round
 	CPU     float64   `json:"cpu_seconds"`
 	Summary summary   `json:"summary"`
-	// Ratios are shares of the plaintext that is in frames, by tenths of its size that they were compressed to.
+	// Ratios[i] is the share of the plaintext in frames that were compressed to between i and i+1
+	// tenths of their size.
 	Ratios [ratioBuckets]float64 `json:"ratios"`
 	Raw    float64               `json:"raw"` // share in frames that are stored as they are
 }
 
 const (
 	ratioBuckets = 10
-	// maxIncompressibleShare is what trying to compress may cost where nothing can be.
+	// maxIncompressibleShare bounds the time of a backup of incompressible files, as a multiple of
+	// the time without compression.
 	maxIncompressibleShare = 1.05
 )
 
-// measureCodecs makes first backups with each codec: of the tree conserve, and of one that cannot be compressed.
+// measureCodecs makes first backups with each codec: of the tree conserve, and of a tree that
+// cannot be compressed.
 func measureCodecs(ctx context.Context, r *runner) error {
 	c := r.chapter("codecs")
 	tree := filepath.Join(r.work, "mixed", "tree")
@@ -81,17 +84,18 @@ func measureCodecs(ctx context.Context, r *runner) error {
 	c.say("First backups of the tree conserve (%d MB, %d files) with each codec. Seconds of stages are sums over all workers; the default is zstd-1.",
 		p.bytes/1e6, p.files)
 	writeStages(c, mixed)
-	c.say("How much of the plaintext was compressed to which part of its size, from the frames in the packs:")
+	c.say("The share of the plaintext in frames that were compressed to less than each part of their size:")
 	writeRatios(c, mixed)
 	c.say("The same sizes of random bytes:")
 	writeStages(c, incompressible)
-	// Rounds are pairs, run one after the other: what else the machine does meets both.
+	// The two backups of a round run one after the other, so that other load of the machine affects
+	// both.
 	var ratios []float64
 	for i, seconds := range incompressible[1].Seconds {
 		ratios = append(ratios, seconds/incompressible[0].Seconds[i])
 	}
 	c.atMost("Incompressible files, zstd-1 × none", "%.3f", median(ratios), maxIncompressibleShare)
-	return c.end(r.o.markdown)
+	return c.end()
 }
 
 // codecs makes first backups of a tree, all codecs in each round.
@@ -128,14 +132,14 @@ func (r *runner) codecs(ctx context.Context, tree string, names []string) ([]cod
 	return all, nil
 }
 
-// codecTool is bctl with a codec.
+// codecTool returns the tool bctl with a codec.
 func codecTool(name string) *tool {
 	t := *tools()[0]
 	t.name, t.env = name, append(slices.Clone(t.env), "BCTL_CODEC="+name)
 	return &t
 }
 
-// summary runs a backup of bctl and returns what it says of itself.
+// summary runs a backup with bctl and returns its summary.
 func (b *bench) summary(ctx context.Context, t *tool, p place, more ...string) (s summary, m sample, err error) {
 	if err := settle(b.work); err != nil {
 		return s, m, err
@@ -163,7 +167,7 @@ func (b *bench) summary(ctx context.Context, t *tool, p place, more ...string) (
 	return s, m, fmt.Errorf("bctl printed no summary: %s", text)
 }
 
-// repositoryOf returns which repository is at a place.
+// repositoryOf returns the id of the repository at a place.
 func repositoryOf(p place) (backup.RepositoryID, error) {
 	s, err := dirstore.Open(filepath.Join(p.repo, "store"))
 	if err != nil {
@@ -195,7 +199,7 @@ func (of *coded) readRatios(p place) error {
 		}
 		id, err := hex.DecodeString(filepath.Base(path))
 		if err != nil || len(id) != len(backup.PackID{}) {
-			return fmt.Errorf("%s is not named as a pack is: %w", path, err)
+			return fmt.Errorf("%s is not the name of a pack: %w", path, err)
 		}
 		reader, err := pack.OpenBytes(data, repository, backup.PackID(id), opener)
 		if err != nil {
@@ -222,7 +226,7 @@ func (of *coded) readRatios(p place) error {
 	return nil
 }
 
-// openerOf reads the identity that bctl init has made in the place's home.
+// openerOf reads the identity that bctl init has created in the place's home.
 func openerOf(p place) (*seal.Opener, error) {
 	identities, err := filepath.Glob(filepath.Join(p.home, "config", "bctl", "identities", "*.txt"))
 	if err != nil || len(identities) != 1 {
@@ -267,7 +271,7 @@ func writeRatios(c *chapter, all []coded) {
 	c.table(rows)
 }
 
-// percent leaves out what is nothing.
+// percent formats a share as a percentage, and zero as nothing.
 func percent(share float64) string {
 	if share == 0 {
 		return ""

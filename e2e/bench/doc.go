@@ -16,12 +16,12 @@
 // to bctl, which vary less than seconds do. The other sections (section.go
 // lists them) have their own steps; each ends with its criteria.
 //
-// Of each run it takes wall seconds, CPU seconds (user and system, children
-// included, by wait4), the peak of resident memory of the largest process (the
-// same; what the kernel reports is never less than this program has itself) and
-// the bytes that the repository takes up on disk. The page cache is warm. Of a fleet, whose services
-// and servers run beside the commands, it takes what they have used meanwhile (from /proc), too.
+// Of each run it takes wall seconds, CPU seconds (user and system, children included, by wait4),
+// the peak of resident memory of the largest process (the same; what the kernel reports is never
+// less than this program has itself) and the bytes that the repository takes up on disk. The page
+// cache is warm. Of a fleet, whose services and servers run beside the commands, it takes what they
+// have used meanwhile (from /proc), too.
 //
-// Each restore goes to a file system of its own, made for it in a file, where one can be mounted (it takes root); the repositories of one round make
-// room for those of the next.
+// Each restore goes to a file system of its own, made for it in a file, where one can be mounted
+// (it takes root); the repositories of one round make room for those of the next.
 package main

@@ -107,7 +107,8 @@ func (f *fleetHost) env() []string { return []string{"BCTL_CONFIG=" + f.config, 
 
 func (f *fleetHost) commandEnv() []string { return append(os.Environ(), f.env()...) }
 
-// lastSeconds is how long the last snapshot took, by the index: bctl, which follows it, looks once a second.
+// lastSeconds is how long the last snapshot took, by the index: bctl, which follows it, looks once
+// a second.
 func (f *fleetHost) lastSeconds(ctx context.Context) (float64, error) {
 	out, err := f.command(ctx, "snapshot", "ls", "--json", "--limit", "1")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/bctl/bctl/e2e/fleet"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 func TestFleetBacksUp(t *testing.T) {

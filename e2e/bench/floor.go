@@ -32,8 +32,8 @@ const (
 	sharedDirectories = 1 << 10
 )
 
-// runFloor does the work that mode names: "walk", "store:FILE" at the fastest level of zstd, or "store-2:FILE" at
-// another one, 1 to 4.
+// runFloor does the work that mode names: "walk", "store:FILE" at the fastest level of zstd, or
+// "store-2:FILE" at another one, 1 to 4.
 func runFloor(mode, tree string) error {
 	f := &floor{work: make(chan string, sharedDirectories), level: zstd.SpeedFastest}
 	kind, path, _ := strings.Cut(mode, ":")

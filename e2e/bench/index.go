@@ -7,9 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -22,6 +24,17 @@ type indexed struct {
 	Disk     int64   `json:"disk_bytes"` // what the database grew by, indexes, dead rows and free space included
 	// What came to each table that has grown.
 	Tables map[string]grownTable `json:"tables"`
+	// What came to the store.
+	Packs    int64 `json:"packs_bytes"`
+	Segments int64 `json:"segments_bytes"`
+}
+
+// rows is what came to the tables in rows and indexes, without dead rows and free space.
+func (of *indexed) rows() (n int64) {
+	for _, t := range of.Tables {
+		n += t.RowBytes + t.Indexes
+	}
+	return n
 }
 
 // A grownTable is what came to a table.
@@ -39,6 +52,9 @@ func (t grownTable) less(before grownTable) grownTable {
 const (
 	maxIndexBytesPerFile = 160
 	maxUnchangedBytes    = 1024
+
+	churnedSnapshots = 10  // until patches have grown, and pages are stored whole again
+	maxGrown         = 1.5 // × the packs: packs, segments and the index
 )
 
 // measureIndex backs a tree up as a fleet and looks at what that has left in Postgres.
@@ -60,7 +76,15 @@ func measureIndex(ctx context.Context, r *runner) (err error) {
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
 	var all []indexed
-	for _, step := range []step{first, unchanged} {
+	for n, step := range append([]step{first, unchanged}, slices.Repeat([]step{churned}, churnedSnapshots)...) {
+		if step == churned {
+			if _, err := churn(tree, r.o.churnShare, r.o.seed+uint64(n)); err != nil {
+				return err
+			}
+			if err := settle(r.work); err != nil {
+				return err
+			}
+		}
 		of, err := f.costs(ctx, step, tree)
 		if err != nil {
 			return err
@@ -70,7 +94,7 @@ func measureIndex(ctx context.Context, r *runner) (err error) {
 	}
 	c.Data = all
 	writeIndexed(c, all, s)
-	return c.end(r.o.markdown)
+	return c.end()
 }
 
 // costs makes a backup.
@@ -80,11 +104,16 @@ func (f *fleetHost) costs(ctx context.Context, s step, tree string) (of indexed,
 		return of, err
 	}
 	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
-	// The first change of a page after a checkpoint writes all of it to the log: after this one, or after some other.
+	// The first change of a page after a checkpoint writes all of it to the log: after this one, or
+	// after some other.
 	if _, err := conn.Exec(ctx, "CHECKPOINT"); err != nil {
 		return of, err
 	}
 	before, err := look(ctx, conn)
+	if err != nil {
+		return of, err
+	}
+	packs, segments, err := f.objectBytes()
 	if err != nil {
 		return of, err
 	}
@@ -101,12 +130,39 @@ func (f *fleetHost) costs(ctx context.Context, s step, tree string) (of indexed,
 		return of, err
 	}
 	of = indexed{Step: s, Seconds: seconds, WALBytes: after.wal - before.wal, Disk: after.disk - before.disk, Tables: map[string]grownTable{}}
+	if of.Packs, of.Segments, err = f.objectBytes(); err != nil {
+		return of, err
+	}
+	of.Packs, of.Segments = of.Packs-packs, of.Segments-segments
 	for name, t := range after.tables {
 		if t = t.less(before.tables[name]); t != (grownTable{}) {
 			of.Tables[name] = t
 		}
 	}
 	return of, nil
+}
+
+// objectBytes returns the lengths of all packs and of all segments.
+func (f *fleetHost) objectBytes() (packs, segments int64, err error) {
+	repo := filepath.Join(f.bucket, "repo")
+	err = filepath.WalkDir(repo, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(repo, path)
+		switch kind, _, _ := strings.Cut(filepath.ToSlash(name), "/"); kind {
+		case "packs":
+			packs += info.Size()
+		case "segments":
+			segments += info.Size()
+		}
+		return err
+	})
+	return packs, segments, err
 }
 
 // A looked is what Postgres has at a moment.
@@ -152,7 +208,7 @@ func writeIndexed(c *chapter, all []indexed, s shape) {
 	files := float64(s.files)
 	rows := [][]string{{"snapshot", "s", "files/s", "WAL bytes", "a file", "database grew by", "a file"}}
 	tables := [][]string{{"snapshot", "table", "rows", "bytes a row", "table on disk", "a file", "indexes on disk", "a file"}}
-	for _, of := range all {
+	for _, of := range all[:2] {
 		rows = append(rows, []string{
 			of.Step.title(), fmt.Sprintf("%.2f", of.Seconds), fmt.Sprintf("%.0f", files/of.Seconds),
 			fmt.Sprint(of.WALBytes), fmt.Sprintf("%.1f", float64(of.WALBytes)/files), fmt.Sprint(of.Disk), fmt.Sprintf("%.1f", float64(of.Disk)/files),
@@ -178,6 +234,25 @@ func writeIndexed(c *chapter, all []indexed, s shape) {
 		left += t.RowBytes
 	}
 	c.atMost("Unchanged snapshot: bytes of rows in all", "%.0f", float64(left), maxUnchangedBytes)
+	writeGrown(c, all[2:])
+}
+
+// writeGrown compares what came to the store and the index with the packs, which have what has changed.
+func writeGrown(c *chapter, all []indexed) {
+	c.say("After %.0f%% of the files had changed, %d times:", 100*c.runner.o.churnShare, len(all))
+	rows := [][]string{{"snapshot", "packs", "segments", "rows and indexes", "all, × the packs", "WAL bytes", "database grew by"}}
+	var packs, grown int64
+	for i := range all {
+		of := &all[i]
+		sum := of.Packs + of.Segments + of.rows()
+		packs, grown = packs+of.Packs, grown+sum
+		rows = append(rows, []string{
+			fmt.Sprint(i + 1), fmt.Sprint(of.Packs), fmt.Sprint(of.Segments), fmt.Sprint(of.rows()), fmt.Sprintf("%.2f", float64(sum)/float64(of.Packs)),
+			fmt.Sprint(of.WALBytes), fmt.Sprint(of.Disk),
+		})
+	}
+	c.table(rows)
+	c.atMost("Changed snapshots: packs, segments and index, × the packs", "%.2f", float64(grown)/float64(packs), maxGrown)
 }
 
 func (of *indexed) largestFirst() []string {

@@ -40,8 +40,9 @@ var knobs = []knob{
 const (
 	// maxDefaultShare is how much slower the defaults may be than the best value of a setting.
 	maxDefaultShare = 1.1
-	// The best of many values is often the one that was luckiest. If it seems better than the default by more
-	// than doubtfulShare, both are run once more, againRounds times, and only that counts.
+	// The best of many values is often the one that was luckiest. If it seems better than the
+	// default by more than doubtfulShare, both are run once more, againRounds times, and only that
+	// counts.
 	doubtfulShare = 0.95
 	againRounds   = 5
 )
@@ -56,8 +57,8 @@ type swept struct {
 	Again   []float64            `json:"again"` // the best value ÷ the default, by round, once more
 }
 
-// measureKnobs tries each setting's values, the others at their defaults, on the tree obnam: the default is run in
-// each round as well, so that ratios are of runs that were one after the other.
+// measureKnobs tries each setting's values, the others at their defaults, on the tree obnam: the
+// default is run in each round as well, so that ratios are of runs that were one after the other.
 func measureKnobs(ctx context.Context, r *runner) (err error) {
 	c := r.chapter("knobs")
 	tree := filepath.Join(r.work, "tree")
@@ -92,7 +93,7 @@ func measureKnobs(ctx context.Context, r *runner) (err error) {
 	c.say("The tree obnam (%d files, %d MB); each setting alone is changed. In one process, or as a fleet of one service of each kind; medians of %d rounds, in each of which the default is run as well. \"best ÷ default\" is the median of the rounds' ratios; where that was below %.2f, of %d more rounds of these two.",
 		p.files, p.bytes/1e6, r.o.rounds, doubtfulShare, againRounds)
 	writeSwept(c, all)
-	return c.end(r.o.tuning)
+	return c.endIn(r.o.tuning)
 }
 
 // sweep measures one setting in one step.

@@ -20,7 +20,7 @@ import (
 type options struct {
 	sections, presets, steps, tools string
 	tree, work, floor               string
-	jsonFile, markdown, tuning      string
+	jsonFile, results, tuning       string
 	files, directories              int
 	bytes                           int64
 	seed                            uint64
@@ -48,7 +48,7 @@ func parse() *options {
 	flag.IntVar(&o.unchangedRounds, "unchanged-rounds", 5, "runs of each tool's backup of the unchanged tree")
 	flag.Float64Var(&o.churnShare, "churn", 0.01, "share of the files that change in a round")
 	flag.StringVar(&o.jsonFile, "json", "", "write all figures to `FILE`")
-	flag.StringVar(&o.markdown, "markdown", "", "put tables and plots into `FILE`, and into bench/ beside it")
+	flag.StringVar(&o.results, "results", "", "write the tables and plots into `DIR`, one file per section")
 	flag.StringVar(&o.tuning, "tuning", "", "put the table of settings into `FILE`")
 	flag.BoolVar(&o.assert, "assert", false, "exit with 1 where bctl is not as good as it must be")
 	flag.StringVar(&o.floor, "floor", "", "do the floor's `WORK` on the directory that is the argument: walk, store:FILE or store-LEVEL:FILE")
@@ -138,11 +138,13 @@ func (o *options) makeWork() (remove func() error, err error) {
 const youngSeconds = 3
 
 // pass waits until what was just written is no longer young.
-func pass(ctx context.Context) error {
+func pass(ctx context.Context) error { return passFor(ctx, youngSeconds*time.Second) }
+
+func passFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-time.After(youngSeconds * time.Second):
+	case <-time.After(d):
 		return nil
 	}
 }

@@ -247,9 +247,10 @@ func (b *bench) placeFor(ctx context.Context, t *tool, s step, round int) (*plac
 	return p, nil
 }
 
-// giveTarget lets a tool restore to a new file system: one in which files were removed of late gives their inodes
-// away again only after some minutes, and looks past them one by one, which can make whoever creates
-// files next several times slower. Where none can be mounted it is a directory in which nothing is removed, unless that is little.
+// giveTarget lets a tool restore to a new file system. A file system reuses the inodes of removed
+// files only after some minutes, and skips them one by one, so that creating files may be several
+// times slower. If no file system can be mounted, the target is a directory in which at most a
+// little is removed.
 func (b *bench) giveTarget(p *place, t *tool, round int) (leave func() error, err error) {
 	dir := filepath.Join(b.work, "restored", fmt.Sprintf("%s-%d", strings.ReplaceAll(t.name, " ", "-"), round))
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/bctl/bctl/e2e/bench/plot"
 )
 
-// A peaked is how much memory the processes of one run have had.
+// A peaked has the peak memory of each process of one run.
 type peaked struct {
 	Tree  string           `json:"tree"`
 	Files int              `json:"files"`
@@ -22,17 +22,19 @@ type peaked struct {
 	Peaks map[string]int64 `json:"peaks"` // bytes, by process
 }
 
-// A sized is a tree whose size is what matters of it.
+// A sized is a tree of a certain size.
 type sized struct {
 	name  string
 	files int
 	make  func(root string) error
 }
 
-// maxGrowth is how much more memory a service may take for the largest tree than for the next smaller one.
+// maxGrowth bounds the memory of a service for the largest tree, as a multiple of its memory for
+// the second largest.
 const maxGrowth = 1.25
 
-// sizedTrees are a curve of sizes, and some that are large in one way.
+// sizedTrees returns trees of increasing sizes (curve), and trees that are extreme in one respect
+// (special).
 func sizedTrees(o *options) (curve, special []sized) {
 	files := []int{10_000, 100_000, 300_000}
 	hugeDirectory, empty, sparse := 200_000, 500_000, int64(20e9)
@@ -53,7 +55,7 @@ func sizedTrees(o *options) (curve, special []sized) {
 	}
 }
 
-// makeSparse makes a file that has a little data at its ends and in its middle.
+// makeSparse makes a file with little data at its ends and in its middle.
 func makeSparse(root string, size int64) error {
 	if err := os.Mkdir(root, 0o755); err != nil {
 		return err
@@ -71,7 +73,8 @@ func makeSparse(root string, size int64) error {
 	return errors.Join(f.Truncate(size), f.Close())
 }
 
-// measureMemory takes the peak of resident memory of bctl in one process, and of each service of a fleet.
+// measureMemory measures the peak of resident memory of bctl in one process, and of each service of
+// a fleet.
 func measureMemory(ctx context.Context, r *runner) error {
 	c := r.chapter("memory")
 	curve, special := sizedTrees(r.o)
@@ -91,7 +94,7 @@ func measureMemory(ctx context.Context, r *runner) error {
 	}
 	c.Data = all
 	writePeaked(c, all, len(curve))
-	return c.end(r.o.markdown)
+	return c.end()
 }
 
 // peaked measures a first and an unchanged backup in one process and as a fleet.

@@ -42,7 +42,8 @@ var hot = []string{
 	"./services/reader/read", "./internal/journal", "./internal/flow", "./internal/index/sqliteindex", "./internal/index/pgindex", "./internal/restore",
 }
 
-// measureMicro runs the Go benchmarks, which tell where time and allocations go, one package after the other.
+// measureMicro runs the Go benchmarks, which tell where time and allocations go, one package after
+// the other.
 func measureMicro(ctx context.Context, r *runner) error {
 	duration := "200ms"
 	if r.o.full {
@@ -56,7 +57,8 @@ func measureMicro(ctx context.Context, r *runner) error {
 	args := append([]string{"run", "./internal/testenv/withpostgres", "go", "test", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", duration, "-p", "1"}, hot...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = ".." // in bctl's own module
-	// One tree for all benchmarks of the source: making and removing one for each is what would take the time.
+	// One tree for all benchmarks of the source: making and removing one for each is what would
+	// take the time.
 	cmd.Env = append(os.Environ(), "BCTL_BENCH_TREE="+tree)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -80,10 +82,11 @@ func measureMicro(ctx context.Context, r *runner) error {
 			c.must(rate*filesAPage >= minChunksPerSecond, fmt.Sprintf("Postgres (without fsync): changed files a second, %d a page", filesAPage), fmt.Sprintf("%.0f", rate*filesAPage), fmt.Sprintf("≥ %d", minChunksPerSecond))
 		}
 	}
-	return c.end(r.o.markdown)
+	return c.end()
 }
 
-// benchmarkLine is a name, with how many processors it had, a number of operations, and figures with their units.
+// benchmarkLine is a name, with how many processors it had, a number of operations, and figures
+// with their units.
 var benchmarkLine = regexp.MustCompile(`^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+(.*)$`)
 
 func parseMicro(out []byte) (all []micro) {

@@ -17,8 +17,8 @@ type mount struct {
 	image string
 }
 
-// mountNew makes a file system of at most this size in dir (in dir/image, mounted at dir/mnt). It takes root.
-// Its blocks are not cached twice: the image is read and written directly.
+// mountNew makes a file system of at most this size in dir/image, and mounts it at dir/mnt. It
+// requires root. The image is read and written directly, so that its blocks are not cached twice.
 func mountNew(dir string, gigabytes int64, mkfs []string, options string) (*mount, error) {
 	m := &mount{dir: filepath.Join(dir, "mnt"), image: filepath.Join(dir, "image")}
 	if err := os.MkdirAll(m.dir, 0o755); err != nil {
@@ -39,16 +39,16 @@ func mountNew(dir string, gigabytes int64, mkfs []string, options string) (*moun
 		return nil, err
 	}
 	_, err = output("mount", "-o", options, device, m.dir)
-	if _, detach := output("losetup", "--detach", device); err == nil { // from now on it goes with the mount
+	if _, detach := output("losetup", "--detach", device); err == nil { // the device stays until the unmount
 		err = detach
 	}
 	return m, err
 }
 
-// close unmounts and removes it.
+// close unmounts the file system and removes the image.
 func (m *mount) close() error {
 	_, err := output("umount", m.dir)
-	if err != nil { // a tool that was stopped may still be in it
+	if err != nil { // a tool that was stopped may still use it
 		_, err = output("umount", "--lazy", m.dir)
 	}
 	return errors.Join(err, os.Remove(m.image))

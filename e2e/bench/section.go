@@ -33,6 +33,7 @@ func sections() []section {
 		{"slowstat", "a filer whose answers take time", measureSlowStat},
 		{"index", "what Postgres has to bear", measureIndex},
 		{"memory", "memory by the size of the tree", measureMemory},
+		{"prune", "forgetting most of many snapshots", measurePrune},
 		{"walk", "CPU time of a walk by the size of the tree", measureWalk},
 		{"knobs", "settings", measureKnobs},
 		{"micro", "Go benchmarks", measureMicro},
@@ -106,7 +107,7 @@ func (c *chapter) table(rows [][]string) {
 // plot adds a picture; its name is unique in the document.
 func (c *chapter) plot(name, alt, svg string) {
 	c.plots[name] = svg
-	c.say("![%s](bench/%s.svg)", alt, name)
+	c.say("![%s](%s.svg)", alt, name)
 }
 
 // must is one of the criteria.
@@ -119,11 +120,38 @@ func (c *chapter) atMost(criterion, format string, measured, wanted float64) {
 	c.must(measured <= wanted, criterion, fmt.Sprintf(format, measured), fmt.Sprintf("≤ "+format, wanted))
 }
 
-// end shows the chapter, and puts it into the file, if there is one, and what it has drawn beside it.
-func (c *chapter) end(file string) error {
+// end shows the chapter and, with -results, writes it and its plots into files there.
+func (c *chapter) end() error {
+	text := c.complete()
+	directory := c.runner.o.results
+	if directory == "" {
+		return nil
+	}
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		return err
+	}
+	for name, svg := range c.plots {
+		if err := os.WriteFile(filepath.Join(directory, name+".svg"), []byte(svg), 0o644); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(directory, c.Name+".md"), []byte("# "+text), 0o644)
+}
+
+// endIn shows the chapter, and puts it into a document between other text; "": only shows it.
+func (c *chapter) endIn(file string) error {
+	text := c.complete()
+	if file == "" {
+		return nil
+	}
+	return markdown.Put(file, c.Name, "### "+text)
+}
+
+// complete returns the whole text of the chapter, from its title on, and shows it.
+func (c *chapter) complete() string {
 	c.Machine.LoadAfter = markdown.LoadAverages()
 	var b strings.Builder
-	fmt.Fprintf(&b, "### %s\n\nMachine: %v. %s.\nLoad averages before %s, after %s.\n\n%s", c.Name, &c.Machine, c.Date,
+	fmt.Fprintf(&b, "%s\n\nMachine: %v. %s.\nLoad averages before %s, after %s.\n\n%s", c.Name, &c.Machine, c.Date,
 		c.Machine.LoadBefore, c.Machine.LoadAfter, c.text.String())
 	if len(c.Verdicts) > 0 {
 		writeVerdicts(&b, c.Verdicts)
@@ -132,19 +160,7 @@ func (c *chapter) end(file string) error {
 	fmt.Println(b.String())
 	d := c.runner.document
 	d.data, d.verdicts = append(d.data, c), append(d.verdicts, c.Verdicts...)
-	if file == "" {
-		return nil
-	}
-	pictures := filepath.Join(filepath.Dir(file), "bench")
-	if err := os.MkdirAll(pictures, 0o755); err != nil {
-		return err
-	}
-	for name, svg := range c.plots {
-		if err := os.WriteFile(filepath.Join(pictures, name+".svg"), []byte(svg), 0o644); err != nil {
-			return err
-		}
-	}
-	return markdown.Put(file, c.Name, b.String())
+	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 
 func (d *document) writeJSON() error {

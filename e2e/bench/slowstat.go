@@ -35,13 +35,14 @@ const (
 	minTimesRestic = 10
 	// attrTimeout is how long the kernel trusts attributes of files on NFS at first (acregmin).
 	attrTimeout = 3 * time.Second
-	// maxDirectoryLookups is how often a directory is looked up beside its stat, since it is opened by its path and
-	// the kernel keeps no names.
+	// maxDirectoryLookups is how often a directory is looked up beside its stat, since it is opened
+	// by its path and the kernel keeps no names.
 	maxDirectoryLookups = 2
 )
 
-// measureSlowStat backs up a tree on a filer, in user space, that takes a while for each LOOKUP, GETATTR, OPEN and page
-// of a directory, and for a READ: bctl, and restic with and without its scan.
+// measureSlowStat backs up a tree on a filer, in user space, that takes a while for each LOOKUP,
+// GETATTR, OPEN and page of a directory, and for a READ: bctl, and restic with and without its
+// scan.
 func measureSlowStat(ctx context.Context, r *runner) error {
 	behind := filepath.Join(r.work, "behind")
 	s := shape{files: 2_000, directories: 40, sigma: 0.5}
@@ -76,7 +77,7 @@ func measureSlowStat(ctx context.Context, r *runner) error {
 				float64(of.Stats-entries)/float64(s.directories), maxDirectoryLookups)
 		}
 	}
-	return c.end(r.o.markdown)
+	return c.end()
 }
 
 // slowTools are bctl and the two ways of restic, if it has both.
@@ -98,7 +99,8 @@ func slowTools() []*tool {
 	return found
 }
 
-// slowFiler measures all tools at one latency. A new mount for each: none has the kernel's memory of another's.
+// slowFiler measures all tools at one latency. A new mount for each: none has the kernel's memory
+// of another's.
 func (r *runner) slowFiler(ctx context.Context, behind string, latency time.Duration) (all []slow, err error) {
 	for _, t := range slowTools() {
 		dir := filepath.Join(r.work, fmt.Sprintf("%v-%s", latency, strings.ReplaceAll(t.name, " ", "")))

@@ -17,7 +17,7 @@ const (
 	maxBinaryBytes = 80e6
 )
 
-// measureStartup times commands that have little to do, each a process of its own.
+// measureStartup times commands that have little to do. Each runs as a process of its own.
 func measureStartup(ctx context.Context, r *runner) error {
 	bctl, err := exec.LookPath("bctl")
 	if err != nil {
@@ -60,11 +60,11 @@ func measureStartup(ctx context.Context, r *runner) error {
 		rows = append(rows, []string{"`" + name + "`", fmt.Sprintf("%.1f", median(ms)), fmt.Sprintf("%.1f", low), fmt.Sprintf("%.1f", high), fmt.Sprint(peak >> 20)})
 	}
 	c.Data = figures
-	c.say("A repository on this machine, of a tree of 100 files that changes in none but the first of the backups; %d runs of each command. The binary has %.1f MB.", startupRuns, float64(info.Size())/1e6)
+	c.say("The repository is on this machine. Its tree has 100 files, which change before the first backup only; %d runs of each command. The binary has %.1f MB.", startupRuns, float64(info.Size())/1e6)
 	c.table(rows)
 	c.atMost("`bctl snapshot ls`, ms", "%.1f", figures["bctl snapshot ls"], maxStartupMS)
 	c.atMost("Binary, MB", "%.1f", float64(info.Size())/1e6, maxBinaryBytes/1e6)
-	return c.end(r.o.markdown)
+	return c.end()
 }
 
 func minMax(values []float64) (low, high float64) {

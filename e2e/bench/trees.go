@@ -16,7 +16,7 @@ import (
 
 func presetNames() []string { return slices.Sorted(maps.Keys(presets)) }
 
-// measureTrees measures all tools on each of the trees that were asked for.
+// measureTrees measures all tools on each of the requested trees.
 func measureTrees(ctx context.Context, r *runner) error {
 	if r.o.tree != "" {
 		tree, err := filepath.Abs(r.o.tree)
@@ -40,21 +40,21 @@ func measureTrees(ctx context.Context, r *runner) error {
 // makeTree makes the tree of a preset.
 func (r *runner) makeTree(ctx context.Context, name, tree string) error {
 	if _, ok := presets[name]; !ok {
-		return fmt.Errorf("there is no preset %s: %s", name, strings.Join(presetNames(), ", "))
+		return fmt.Errorf("there is no preset %s; the presets are %s", name, strings.Join(presetNames(), ", "))
 	}
 	s := r.o.shaped(presets[name].shape)
 	progress("making %s: %d files", name, s.files)
 	return errors.Join(s.make(tree), pass(ctx))
 }
 
-// shaped is the shape with what flags say instead.
+// shaped returns the shape with the values of the given flags.
 func (o *options) shaped(s shape) shape {
 	s.files, s.directories, s.bytes = cmp.Or(o.files, s.files), cmp.Or(o.directories, s.directories), cmp.Or(o.bytes, s.bytes)
 	s.seed, s.textShare = o.seed, textShare
 	return s
 }
 
-// namedSteps are those that -steps names, nil if it names none.
+// namedSteps returns the steps that -steps names, or nil if it names none.
 func (o *options) namedSteps() (named []step, err error) {
 	if o.steps == "" {
 		return nil, nil
@@ -68,7 +68,8 @@ func (o *options) namedSteps() (named []step, err error) {
 	return named, nil
 }
 
-// roundsOf says how often each step is run. Where there is no first backup there is nothing to go on with.
+// roundsOf returns how often to run each step. The first backup runs at least once, because the
+// other steps need it.
 func (o *options) roundsOf(preset string) (map[step]int, error) {
 	chosen, err := o.namedSteps()
 	if err != nil {
@@ -129,12 +130,12 @@ func (r *runner) measureTree(ctx context.Context, name, tree string) (err error)
 	rep.Samples = b.samples
 	rep.summarize()
 	rep.write(c)
-	return c.end(r.o.markdown)
+	return c.end()
 }
 
 var errNoBctl = errors.New("bctl is not on the PATH (make build makes it in bin)")
 
-// bench returns one that measures tools on a tree, beside which it works.
+// bench returns a bench that measures tools on a tree. It works in the tree's parent directory.
 func (r *runner) bench(tree string, tools []*tool) *bench {
 	return &bench{
 		self: r.self, work: filepath.Dir(tree), tree: tree, tools: tools, verbose: progress,

@@ -15,7 +15,7 @@ import (
 	"github.com/bctl/bctl/e2e/bench/plot"
 )
 
-// A walked is what the walk of an unchanged tree takes.
+// A walked has the measurements of a walk of an unchanged tree.
 type walked struct {
 	What    string  `json:"what"`
 	Files   int     `json:"files"`
@@ -31,12 +31,13 @@ func (w *walked) micros() float64 { return (w.User + w.System) / float64(w.Entri
 
 const (
 	walkFanOut = 128
-	// maxWalkDrift is how far from the middle the CPU time of an entry may be, at any size.
+	// maxWalkDrift bounds the drift of the CPU time per entry over all sizes.
 	maxWalkDrift = 0.1
 	warmRounds   = 3
 )
 
-// measureWalk grows a tree of 128³ directories on an XFS of its own, and measures the walk of it at several sizes.
+// measureWalk grows a tree of 128³ directories on an XFS of its own, and measures the walk at
+// several sizes of the tree.
 func measureWalk(ctx context.Context, r *runner) (err error) {
 	sizes, gigabytes := []int{50_000, 100_000, 200_000}, int64(6)
 	if r.o.files > 0 {
@@ -46,7 +47,7 @@ func measureWalk(ctx context.Context, r *runner) (err error) {
 	}
 	m, err := mountNew(filepath.Join(r.work, "xfs"), gigabytes, []string{"mkfs.xfs", "-q"}, "noatime")
 	if err != nil {
-		progress("there is no XFS to be had: %v: left out", err)
+		progress("the walk is not measured, because an XFS cannot be mounted: %v", err)
 		return nil
 	}
 	defer func() { err = errors.Join(err, m.close()) }()
@@ -72,10 +73,11 @@ func measureWalk(ctx context.Context, r *runner) (err error) {
 	}
 	c.Data = slices.Concat(all, fleet)
 	writeWalks(c, all, fleet)
-	return c.end(r.o.markdown)
+	return c.end()
 }
 
-// A grown is a tree that grows: file i is in directory i mod 128, of that in i / 128 mod 128, of that in i / 128² mod 128.
+// A grown is a tree that grows. It has three levels of directories: file i is in the directory
+// (i mod 128)/(i / 128 mod 128)/(i / 128² mod 128).
 type grown struct {
 	root               string
 	files, directories int
@@ -96,7 +98,7 @@ func (g *grown) growTo(files int) error {
 			path = filepath.Join(path, fmt.Sprintf("%03d", n))
 			firstOf *= walkFanOut
 			if i >= firstOf {
-				continue // it is there since an earlier file
+				continue // an earlier file needed it, too
 			}
 			if err := os.Mkdir(path, 0o755); err != nil {
 				return err
@@ -112,7 +114,8 @@ func (g *grown) growTo(files int) error {
 
 func (g *grown) entries() int { return g.files + g.directories }
 
-// walks measures bctl, the floor and find on the tree as it is: warm, and cold if we may empty the caches.
+// walks measures bctl, the floor and find on the present tree: with warm caches, and with cold ones
+// if this process may empty the caches.
 func (b *bench) walks(ctx context.Context, g *grown) (all []walked, err error) {
 	var found []*tool
 	for _, t := range tools() {
@@ -124,7 +127,7 @@ func (b *bench) walks(ctx context.Context, g *grown) (all []walked, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := b.run(ctx, found[0].backup(*p), found[0].environment(*p)); err != nil { // what is new
+	if _, err := b.run(ctx, found[0].backup(*p), found[0].environment(*p)); err != nil { // stores the new files
 		return nil, err
 	}
 	for _, cold := range []bool{false, true} {
@@ -149,7 +152,8 @@ func (b *bench) walks(ctx context.Context, g *grown) (all []walked, err error) {
 	return all, nil
 }
 
-// walkOnce is the median of some runs, or, cold, one.
+// walkOnce returns the medians of several runs with warm caches, or the values of one run with cold
+// caches.
 func (b *bench) walkOnce(ctx context.Context, t *tool, p *place, cold bool) (w walked, err error) {
 	rounds := warmRounds
 	if cold {
@@ -206,7 +210,7 @@ func (b *bench) walkers(ctx context.Context, g *grown) (all []walked, err error)
 }
 
 func writeWalks(c *chapter, all, fleet []walked) {
-	c.say("An XFS in a file, mounted with noatime: each file in a directory of its own, three levels of 128. Backups of the unchanged tree; warm, medians of %d runs. CPU time of fleets is that of their walkers alone.", warmRounds)
+	c.say("The tree is on an XFS in a file, mounted with noatime. Each file is in a directory of its own, below three levels of 128 directories. The backups are of the unchanged tree. Values with warm caches are medians of %d runs. The CPU time of a fleet is that of its walkers alone.", warmRounds)
 	rows := [][]string{{"", "files", "entries", "cache", "wall s", "user s", "system s", "CPU µs an entry"}}
 	lines := map[string]*plot.Series{}
 	var series []plot.Series
@@ -240,7 +244,8 @@ func writeWalks(c *chapter, all, fleet []walked) {
 	c.atMost("CPU time of an entry, farthest from the middle, over 1, 2, 4, 8 walkers", "%.2f", drift(replicas), maxWalkDrift)
 }
 
-// drift is how far the values are from the middle of their range, as a share of it.
+// drift returns the largest distance of the values from the middle of their range, as a share of
+// the middle.
 func drift(values []float64) float64 {
 	if len(values) == 0 {
 		return 0

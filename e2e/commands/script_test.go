@@ -19,7 +19,7 @@ import (
 
 	"github.com/bctl/bctl/internal/source/treetest"
 	"github.com/bctl/bctl/internal/testenv"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 	"github.com/bctl/bctl/services/bctl/cli"
 	"github.com/bctl/bctl/services/bctl/serve"
 )
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"bctl": func() {
 			time.AfterFunc(commandTimeout, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGQUIT) })
-			os.Exit(cli.Main(cli.Services{Walker: serve.Walker, Reader: serve.Reader, Committer: serve.Committer}))
+			os.Exit(cli.Main(cli.Services{Walker: serve.Walker, Reader: serve.Reader, Pruner: serve.Pruner, Committer: serve.Committer}))
 		},
 	})
 }

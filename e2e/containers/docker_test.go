@@ -15,8 +15,8 @@ import (
 const label = "bctl.e2e"
 
 func TestMain(m *testing.M) {
-	// Ryuk removes what a killed test leaves, but its image is in a registry. What
-	// is left here has a label: docker rm -f $(docker ps -aq --filter label=com.docker.compose.project).
+	// Ryuk removes what a killed test leaves, but its image is in a registry. What is left here has
+	// a label: docker rm -f $(docker ps -aq --filter label=com.docker.compose.project).
 	if os.Getenv("TESTCONTAINERS_RYUK_DISABLED") == "" {
 		_ = os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true") // fails for names with "=" only
 	}

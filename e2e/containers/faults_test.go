@@ -98,8 +98,8 @@ func (p *project) survives(t *testing.T, name string, s shape, do func(*testing.
 	})
 }
 
-// deleteStreams takes all messages away, and what holds them (I2). No identity may do that: so the servers are told
-// to let the administrator, who has nothing to do there otherwise, until the next handout.
+// deleteStreams deletes the streams with all messages (I2). No identity has that permission, so the
+// servers give it to the administrator until the next handout.
 func (p *project) deleteStreams(t *testing.T, _ *backup) {
 	handout := p.one(t, "handout")
 	for _, node := range natsNodes {
@@ -166,7 +166,8 @@ func (p *project) storeAway(t *testing.T, _ *backup) {
 	store.start(t)
 }
 
-// storeSlow gives the store so little of the processor that an upload takes seconds, from before the first one.
+// storeSlow gives the store so little of the processor that an upload takes seconds, from before
+// the first one.
 func (p *project) storeSlow(t *testing.T) {
 	p.awaitWhole(t)
 	store := p.one(t, "versitygw")
@@ -176,8 +177,8 @@ func (p *project) storeSlow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b := p.backup(t, "store slow", heavy)
 	limit(1000)
+	b := p.backup(t, "store slow", heavy)
 	fleet.Await(t, "the store to be held up", func() bool { return b.Ended() || store.throttled(t) })
 	if b.Ended() {
 		t.Error("the store was not slow")
@@ -276,8 +277,8 @@ func (p *project) rollingRestart(t *testing.T) {
 	})
 }
 
-// rotation gives everybody a new certificate and key under a backup, and has the old ones refused: what docs/deploy.md
-// says of it.
+// rotation gives everybody a new certificate and key under a backup, and has the old ones refused:
+// what docs/deploy.md says of it.
 func (p *project) rotation(t *testing.T) {
 	p.survives(t, "rotation", spread, func(t *testing.T, _ *backup) {
 		deploy := func(command string) {
@@ -298,7 +299,8 @@ func (p *project) rotation(t *testing.T) {
 	})
 }
 
-// upAgain runs docker compose up over what is there: nothing fails, nothing is lost, and the fleet goes on.
+// upAgain runs docker compose up over what is there: nothing fails, nothing is lost, and the fleet
+// goes on.
 func (p *project) upAgain(t *testing.T) {
 	t.Run("up again", func(t *testing.T) {
 		p.takeDown(t, "--timeout", "30")

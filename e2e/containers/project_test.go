@@ -115,9 +115,10 @@ func (p *project) down(t *testing.T) {
 	p.takeDown(t, "--volumes", "--remove-orphans", "--timeout", "5")
 }
 
-// takeDown is docker compose down. Docker can forget to free the endpoint of a container that ended while its restart
-// policy started it (moby issue 42119). Then it refuses to remove the network though no container is left: takeDown
-// frees the endpoint itself. A network that stays nevertheless is taken by the next up.
+// takeDown is docker compose down. Docker can forget to free the endpoint of a container that ended
+// while its restart policy started it (moby issue 42119). Then it refuses to remove the network
+// though no container is left: takeDown frees the endpoint itself. A network that stays
+// nevertheless is taken by the next up.
 func (p *project) takeDown(t *testing.T, args ...string) {
 	t.Helper()
 	args = append([]string{"--profile", "*", "down"}, args...)
@@ -164,8 +165,8 @@ func (p *project) freeEndpoints(t *testing.T) {
 	}
 }
 
-// connect makes what the test itself needs. Commands run in containers, as the operator; what it asks the servers
-// beside, it asks as the administrator.
+// connect makes what the test itself needs. Commands run in containers, as the operator; what it
+// asks the servers beside, it asks as the administrator.
 func (p *project) connect(t *testing.T) {
 	t.Helper()
 	p.admin = t.TempDir()
@@ -271,7 +272,7 @@ func (p *project) one(t *testing.T, service string) *container {
 
 var (
 	natsNodes = []string{"nats1", "nats2", "nats3"}
-	lasting   = append([]string{"walker", "reader", "committer", "postgres", "versitygw"}, natsNodes...)
+	lasting   = append([]string{"walker", "reader", "committer", "pruner", "postgres", "versitygw"}, natsNodes...)
 )
 
 // awaitWhole waits until all containers run, and the cluster has what it had.
@@ -291,8 +292,8 @@ func (p *project) awaitWhole(t *testing.T) {
 	}
 }
 
-// healthy asks a node whether its streams and consumers are as those of the others, at the port that
-// testdata/override.yaml opens.
+// healthy asks a node whether its streams and consumers are as those of the others, at the port
+// that testdata/override.yaml opens.
 func healthy(t *testing.T, node *container) bool {
 	address, err := node.address(t.Context(), "control", 8222)
 	if err != nil {

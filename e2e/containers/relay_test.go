@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A relay is a place on this machine that leads to a port of a container, wherever that
-// is at the time of a connection: a container that was started or connected again may have another address.
+// A relay is a place on this machine that leads to a port of a container, wherever that is at the
+// time of a connection: a container that was started or connected again may have another address.
 type relay struct {
 	to    func(context.Context) (string, error)
 	owned sync.WaitGroup

@@ -17,15 +17,16 @@ import (
 
 // networksOf is who reaches whom: a walker has no way to the store, and nobody has one out.
 var networksOf = map[string][]string{
-	"walker": {"control"}, "reader": {"control", "data"}, "committer": {"control", "data"},
+	"walker": {"control"}, "reader": {"control", "data"}, "committer": {"control", "data"}, "pruner": {"control", "data"},
 	"postgres": {"control"}, "versitygw": {"data"},
 	"nats1": {"control", "routes"}, "nats2": {"control", "routes"}, "nats3": {"control", "routes"},
 }
 
-// volumesOf is what each can read and (rw) write, beside the tree that is backed up: its own folder of the installation,
-// and nothing of another's. The installation itself, and the identity that opens backups, are in nothing that lasts.
+// volumesOf is what each can read and (rw) write, beside the tree that is backed up: its own folder
+// of the installation, and nothing of another's. The installation itself, and the identity that
+// opens backups, are in nothing that lasts.
 var volumesOf = map[string][]string{
-	"walker": {"etc-walker"}, "reader": {"etc-reader", "keys"}, "committer": {"committer-keys", "etc-committer"},
+	"walker": {"etc-walker"}, "reader": {"etc-reader", "keys"}, "committer": {"committer-keys", "etc-committer"}, "pruner": {"etc-pruner"},
 	"postgres": {"etc-postgres", "postgres rw", "postgres-socket rw"}, "versitygw": {"etc-store", "store rw"},
 	"nats1": {"etc-nats1", "nats1 rw"}, "nats2": {"etc-nats2", "nats2 rw"}, "nats3": {"etc-nats3", "nats3 rw"},
 }
@@ -69,7 +70,7 @@ func (p *project) contained(t *testing.T) {
 				if len(host.PortBindings) > 0 {
 					t.Errorf("%s has ports on this machine: %v", c, host.PortBindings)
 				}
-				if slices.Contains([]string{"walker", "reader", "committer"}, service) && seen.Config.User != "65532:65532" {
+				if slices.Contains([]string{"walker", "reader", "committer", "pruner"}, service) && seen.Config.User != "65532:65532" {
 					t.Errorf("%s runs as %q", c, seen.Config.User)
 				}
 			}
@@ -80,7 +81,8 @@ func (p *project) contained(t *testing.T) {
 	})
 }
 
-// refuses checks that no server of the project takes a connection without TLS, or one that shows no certificate.
+// refuses checks that no server of the project takes a connection without TLS, or one that shows no
+// certificate.
 func (p *project) refuses(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		nobody := p.tls(t, "nats1")
@@ -122,11 +124,11 @@ func (p *project) refuses(t *testing.T) {
 	})
 }
 
-// doctor has bctl find out, as each role and from its own container, whether all that it needs is there and
-// allowed, and nothing else is.
+// doctor has bctl find out, as each role and from its own container, whether all that it needs is
+// there and allowed, and nothing else is.
 func (p *project) doctor(t *testing.T) {
 	t.Run("doctor", func(t *testing.T) {
-		for service, role := range map[string]string{"bctl": "operator", "walker": "walker", "reader": "reader", "committer": "committer"} {
+		for service, role := range map[string]string{"bctl": "operator", "walker": "walker", "reader": "reader", "committer": "committer", "pruner": "pruner"} {
 			p.compose(t, "run", "--rm", "--no-deps", "--no-TTY", service, "doctor", "--as", role)
 		}
 	})

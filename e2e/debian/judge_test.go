@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// isLockedDown looks at what the machine offers to others: nothing without TLS, nothing without a certificate that counts.
+// isLockedDown looks at what the machine offers to others: nothing without TLS, nothing without a
+// certificate that counts.
 func (r *reading) isLockedDown(t *testing.T) {
 	t.Helper()
 	if state := strings.TrimSpace(r.main.run(t, "systemctl is-system-running || systemctl --failed")); state != "running" {
@@ -17,7 +18,7 @@ func (r *reading) isLockedDown(t *testing.T) {
 	}
 	ports := strings.Fields(r.main.run(t, `ss --no-header --tcp --listening --numeric | grep --invert-match --extended-regexp '127\.0\.0\.[0-9]+:|\[::1\]:' | sed --regexp-extended 's/.*:([0-9]+) .*/\1/' | sort --unique`))
 	// The port of cluster routes is not there: this NATS is alone.
-	if want := []string{"4222", "5432", "7070", "9464", "9465", "9466"}; !slices.Equal(ports, want) {
+	if want := []string{"4222", "5432", "7070", "9464", "9465", "9466", "9467"}; !slices.Equal(ports, want) {
 		t.Errorf("others reach the ports %v, not %v", ports, want)
 	}
 	for _, refused := range []string{
@@ -43,25 +44,26 @@ func (r *reading) isLockedDown(t *testing.T) {
 }
 
 // isConfined looks at the processes: each service has a user of its own, and of all capabilities
-// workers have the one to read, committers none.
+// workers have the one to read, committers and pruners none.
 func (r *reading) isConfined(t *testing.T) {
 	t.Helper()
 	for unit, want := range map[string]string{
 		"bctl-walker@default": "bctl-walker 0000000000000004", "bctl-reader@default": "bctl-reader 0000000000000004", "bctl-committer": "bctl-committer 0000000000000000",
+		"bctl-pruner": "bctl-pruner 0000000000000000",
 	} {
 		const show = `pid=$(systemctl show --property MainPID --value UNIT); echo "$(stat --format %U /proc/$pid) $(sed --quiet 's/^CapEff:\t//p' /proc/$pid/status)"`
 		if seen := strings.TrimSpace(r.main.run(t, strings.ReplaceAll(show, "UNIT", unit))); seen != want {
 			t.Errorf("%s runs as %q, not %q", unit, seen, want)
 		}
 	}
-	t.Logf("at most in memory, in bytes:\n%s", r.main.run(t, `for unit in bctl-walker@default bctl-reader@default bctl-committer; do
+	t.Logf("at most in memory, in bytes:\n%s", r.main.run(t, `for unit in bctl-walker@default bctl-reader@default bctl-committer bctl-pruner; do
 	group=$(systemctl show --property ControlGroup --value $unit)
 	echo "$unit $(cat /sys/fs/cgroup/memory$group/memory.max_usage_in_bytes /sys/fs/cgroup$group/memory.peak 2>/dev/null)"
 done`))
 }
 
-// isWatched stops a service in the middle of its work: systemd misses its signs of life, has it write what
-// it was at, and starts another.
+// isWatched stops a service in the middle of its work: systemd misses its signs of life, has it
+// write what it was at, and starts another.
 func (r *reading) isWatched(t *testing.T) {
 	t.Helper()
 	r.main.run(t, `
@@ -117,10 +119,11 @@ rm --recursive /var/tmp/round
 systemctl --failed --quiet --no-legend
 `, "ROUND", round))
 	up := `curl --silent --get --data-urlencode 'query=up{job=~"bctl-.*"} == 1' http://127.0.0.1:9090/api/v1/query | jq --raw-output '.data.result | length'`
-	r.main.run(t, `until [ "$(`+up+`)" = 4 ]; do sleep 1; done`)
+	r.main.run(t, `until [ "$(`+up+`)" = 5 ]; do sleep 1; done`)
 }
 
-// losesPostgres makes a snapshot that the dump does not have, and then destroys the server with all that it had.
+// losesPostgres makes a snapshot that the dump does not have, and then destroys the server with all
+// that it had.
 func (r *reading) losesPostgres(t *testing.T) {
 	t.Helper()
 	r.main.run(t, `
@@ -132,7 +135,8 @@ test ! -e /var/lib/postgresql/15/main
 `)
 }
 
-// hasItsIndexBack restores the last snapshot before the dump: all of it is there, and nothing of what came later.
+// hasItsIndexBack restores the last snapshot before the dump: all of it is there, and nothing of
+// what came later.
 func (r *reading) hasItsIndexBack(t *testing.T) {
 	t.Helper()
 	r.main.run(t, `

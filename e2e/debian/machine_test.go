@@ -64,7 +64,8 @@ func image(t *testing.T, docker client.APIClient) string {
 
 var archiveURL = regexp.MustCompile(`https?://\S+/debian/?(\s|$)`)
 
-// mirror is where Debian's packages come from: where the setting says, or from where this machine has its own.
+// mirror is where Debian's packages come from: where the setting says, or from where this machine
+// has its own.
 func mirror(t *testing.T) string {
 	t.Helper()
 	if setting := os.Getenv("BCTL_DEBIAN_MIRROR"); setting != "" {
@@ -104,9 +105,9 @@ func boot(t *testing.T, docker *testcontainers.DockerProvider, name, network str
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What systemd needs to be the first process of a container: a place for its own control groups, and mounts that
-	// services see which come later, credentials among them. SYS_PTRACE and DAC_READ_SEARCH are root's rights to
-	// see all processes and files.
+	// What systemd needs to be the first process of a container: a place for its own control
+	// groups, and mounts that services see which come later, credentials among them. SYS_PTRACE and
+	// DAC_READ_SEARCH are root's rights to see all processes and files.
 	configure := func(c *container.HostConfig) {
 		c.CapAdd = []string{"SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "DAC_READ_SEARCH"}
 		c.SecurityOpt = []string{"seccomp=unconfined", "apparmor=unconfined"}

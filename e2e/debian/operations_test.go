@@ -122,7 +122,8 @@ func (r *reading) copy(t *testing.T, commands string) {
 	}
 }
 
-// tree is what people have at /home: files of their own, that nobody else may read, and whatever else there is.
+// tree is what people have at /home: files of their own, that nobody else may read, and whatever
+// else there is.
 const tree = `
 useradd --create-home alice
 mkdir --parents /home/alice/private /home/alice/many

@@ -29,8 +29,8 @@ var (
 	released  = map[string]*release{}
 )
 
-// releaseOf makes a release from .goreleaser.yaml, publishing nothing, and without the parts that are to be skipped. Builds
-// sort by their name.
+// releaseOf makes a release from .goreleaser.yaml, publishing nothing, and without the parts that
+// are to be skipped. Builds sort by their name.
 func releaseOf(t *testing.T, build string, skip ...string) *release {
 	t.Helper()
 	if testing.Short() {
@@ -119,7 +119,8 @@ func TestReleaseHasAllThatItNames(t *testing.T) {
 	}
 }
 
-// The bill of materials lists every module that the Go command has recorded in the binary, in its version.
+// The bill of materials lists every module that the Go command has recorded in the binary, in its
+// version.
 func TestBillOfMaterialsIsComplete(t *testing.T) {
 	r := releaseOf(t, "1")
 	info, err := buildinfo.ReadFile(r.file(t, "bctl_linux_*/bctl"))
@@ -187,7 +188,8 @@ func TestPackage(t *testing.T) {
 
 var listed = regexp.MustCompile(`(?m)^([-dl])(\S{9}) (\S+)\s+\d+ \S+ \S+ \.(/\S*)`)
 
-// checkFiles looks at what Debian's policy says of files: whose they are, what is allowed with them, and where they are.
+// checkFiles looks at what Debian's policy says of files: whose they are, what is allowed with
+// them, and where they are.
 func checkFiles(t *testing.T, file string) {
 	t.Helper()
 	var names []string
@@ -210,7 +212,7 @@ func checkFiles(t *testing.T, file string) {
 	}
 	for _, name := range []string{
 		"/usr/bin/bctl", "/usr/lib/systemd/system/bctl-walker@.service", "/usr/lib/systemd/system/bctl-reader@.service",
-		"/usr/lib/systemd/system/bctl-committer.service", "/usr/lib/sysusers.d/bctl.conf", "/usr/lib/tmpfiles.d/bctl.conf",
+		"/usr/lib/systemd/system/bctl-committer.service", "/usr/lib/systemd/system/bctl-pruner.service", "/usr/lib/sysusers.d/bctl.conf", "/usr/lib/tmpfiles.d/bctl.conf",
 		"/usr/share/doc/bctl/copyright", "/usr/share/doc/bctl/changelog.gz", "/usr/share/doc/bctl/docs/operations.md",
 		"/usr/share/bash-completion/completions/bctl", "/usr/share/bctl/prometheus/alerts.yaml", "/usr/share/bctl/grafana/bctl.json",
 		"/usr/share/bctl/systemd/nats-server.service", "/usr/share/bctl/systemd/versitygw.service",

@@ -16,7 +16,8 @@ import (
 	"github.com/bctl/bctl/internal/testenv"
 )
 
-// step returns the block of the page that has a text in it, with other paths and commands in it than those of the page.
+// step returns the block of the page that has a text in it, with other paths and commands in it
+// than those of the page.
 func step(t *testing.T, text string, replace ...string) string {
 	t.Helper()
 	var found []string
@@ -41,8 +42,8 @@ func shell(t *testing.T, block string, environment ...string) (output string, er
 	return string(text), err
 }
 
-// What Prometheus has in its configuration stays when bctl is added to it, and a configuration that would not be read is not
-// made.
+// What Prometheus has in its configuration stays when bctl is added to it, and a configuration that
+// would not be read is not made.
 func TestPrometheusIsAddedTo(t *testing.T) {
 	if _, err := exec.LookPath("promtool"); err != nil {
 		missing(t, "no promtool")
@@ -91,7 +92,7 @@ scrape_configs:
 				}
 				rest = after
 			}
-			for _, added := range []string{prometheus + "/bctl/alerts.yaml", "job_name: bctl-walker", "job_name: bctl-reader", "job_name: bctl-committer"} {
+			for _, added := range []string{prometheus + "/bctl/alerts.yaml", "job_name: bctl-walker", "job_name: bctl-reader", "job_name: bctl-committer", "job_name: bctl-pruner"} {
 				if strings.Count(has, added) != 1 {
 					t.Errorf("%q is not added once:\n%s", added, has)
 				}
@@ -103,7 +104,8 @@ scrape_configs:
 	}
 }
 
-// prometheusOf makes what is in /etc/prometheus before jobs are added: what others have, and bctl's directory.
+// prometheusOf makes what is in /etc/prometheus before jobs are added: what others have, and bctl's
+// directory.
 func prometheusOf(t *testing.T, has string) (directory string) {
 	t.Helper()
 	directory = t.TempDir()
@@ -121,7 +123,7 @@ func prometheusOf(t *testing.T, has string) (directory string) {
 	jobs := strings.ReplaceAll(contents(t, filepath.Join(directory, "bctl", "prometheus.yml")), "/etc/prometheus", directory)
 	for name, text := range map[string]string{
 		"bctl/prometheus.yml": jobs, "bctl/alerts.yaml": read(t, rules), "ours.yaml": "groups: []\n", "prometheus.yml": has,
-		"bctl/targets-walker.yml": "[]\n", "bctl/targets-reader.yml": "[]\n", "bctl/targets-committer.yml": "[]\n",
+		"bctl/targets-walker.yml": "[]\n", "bctl/targets-reader.yml": "[]\n", "bctl/targets-committer.yml": "[]\n", "bctl/targets-pruner.yml": "[]\n",
 	} {
 		if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -130,7 +132,8 @@ func prometheusOf(t *testing.T, has string) (directory string) {
 	return directory
 }
 
-// The accounts that the page adds to a NATS server keep two fleets apart, and its passwords let each into its own.
+// The accounts that the page adds to a NATS server keep two fleets apart, and its passwords let
+// each into its own.
 func TestFleetsShareNATS(t *testing.T) {
 	directory, program := t.TempDir(), tool(t, "nats-server", "BCTL_NATS_SERVER")
 	port, err := testenv.FreePort()
@@ -192,8 +195,8 @@ func await(t *testing.T, what string, try func() error) {
 	}
 }
 
-// The commands of the unit that dumps the index make a dump from which all comes back, and keep those of a week. One that
-// fails leaves what is there.
+// The commands of the unit that dumps the index make a dump from which all comes back, and keep
+// those of a week. One that fails leaves what is there.
 func TestIndexIsDumped(t *testing.T) {
 	if analyze, err := exec.LookPath("systemd-analyze"); err == nil {
 		output(t, analyze, "verify", "--man=no", "deploy/systemd/servers/bctl-index-dump.timer")

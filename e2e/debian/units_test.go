@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// mostExposed is how exposed systemd-analyze may call a unit, of 10. It says 1.1 of the committer and the servers, and 1.6 of
-// walkers and readers, which read the files of all users.
+// mostExposed is how exposed systemd-analyze may call a unit, of 10. It says 1.1 of the committer
+// and the servers, and 1.6 of walkers and readers, which read the files of all users.
 const mostExposed = 2.0
 
 var (
@@ -55,10 +55,11 @@ func TestUnitsAreValidAndSandboxed(t *testing.T) {
 	}
 }
 
-// A service that is told to stop has time for what it may take, and is not taken for lost meanwhile.
+// A service that is told to stop has time for what it may take, and is not taken for lost
+// meanwhile.
 func TestUnitsGiveTimeToStop(t *testing.T) {
 	const most = 60 // seconds that worker.stop_timeout is to stay below: docs/configuration.md
-	for _, name := range []string{"bctl-walker@.service", "bctl-reader@.service", "bctl-committer.service"} {
+	for _, name := range []string{"bctl-walker@.service", "bctl-reader@.service", "bctl-committer.service", "bctl-pruner.service"} {
 		unit := read(t, "deploy/systemd/"+name)
 		found := regexp.MustCompile(`(?m)^TimeoutStopSec=(\d+)s$`).FindStringSubmatch(unit)
 		if found == nil {

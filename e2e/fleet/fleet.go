@@ -14,6 +14,7 @@ import (
 // Options say what a fleet is made of.
 type Options struct {
 	Walkers, Readers, Committers int    // 0: two; negative: none
+	Pruners                      int    // 0: none
 	OwnPostgres                  bool   // a server that the test may kill, and that loses nothing then
 	NATSURL                      string // of a server that is there already, for several fleets; "": one of its own
 	NATSNodes                    int    // 0: one server; else a cluster of so many, and streams with as many replicas
@@ -37,6 +38,7 @@ type Fleet struct {
 	Index    *Index
 
 	Walkers, Readers, Committers []*Service
+	Pruners                      []*Service
 	Config                       string // the services' settings file
 
 	*Locked // nil unless it is NewLocked's
@@ -85,6 +87,9 @@ func New(t testing.TB, o Options) *Fleet {
 	f.Walkers = f.services("walker", o.Walkers)
 	f.Readers = f.services("reader", o.Readers)
 	f.Committers = f.services("committer", o.Committers)
+	for range o.Pruners {
+		f.Pruners = append(f.Pruners, f.Service("pruner"))
+	}
 	return f
 }
 
@@ -105,6 +110,10 @@ func (f *Fleet) writeConfig() {
 	if f.options.DefaultLeases {
 		leases = ""
 	}
+	pruner := "" // releases before it do not know the setting
+	if f.options.Pruners > 0 {
+		pruner = "pruner: {interval: 500ms}\n"
+	}
 	text := fmt.Sprintf(`index: {url: %q, max_connections: 8}
 store: {%s, retry: 60s}
 nats: {url: %q, replicas: %d}
@@ -112,10 +121,10 @@ worker_key: %q
 committer_key: %q
 identity: %q
 worker: {%s poll: 50ms, %s}
-log: {level: debug, format: text}
+%slog: {level: debug, format: text}
 http: {listen: "127.0.0.1:0"}
 `, f.dsn, f.storeSettings(), f.NATSURL(), max(f.options.NATSNodes, 1),
-		filepath.Join(f.Home, "worker.key"), filepath.Join(f.Home, "committer.key"), filepath.Join(f.Home, "identity.txt"), leases, f.options.Worker)
+		filepath.Join(f.Home, "worker.key"), filepath.Join(f.Home, "committer.key"), filepath.Join(f.Home, "identity.txt"), leases, f.options.Worker, pruner)
 	if err := os.WriteFile(f.Config, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
@@ -127,7 +136,8 @@ func (f *Fleet) ShiftClock(by time.Duration) {
 	testenv.ShiftClock(f.t, f.dsn, by)
 }
 
-// ClockAhead is the setting of a service whose clock is ahead of that of the index, by as much: for it, the index's is behind.
+// ClockAhead is the setting of a service whose clock is ahead of that of the index, by as much: for
+// it, the index's is behind.
 func (f *Fleet) ClockAhead(by time.Duration) string {
 	f.t.Helper()
 	return "BCTL_INDEX=" + testenv.ShiftedClock(f.t, f.dsn, -by)
@@ -141,7 +151,8 @@ func (f *Fleet) storeSettings() string {
 		f.S3.Bucket, f.endpoint, f.S3.Region, f.S3.AccessKey, f.S3.SecretKey)
 }
 
-// ProxyOf starts a service whose S3 requests go through a FaultProxy of its own, with settings as Service has them.
+// ProxyOf starts a service whose S3 requests go through a FaultProxy of its own, with settings as
+// Service has them.
 func (f *Fleet) ProxyOf(kind string, env ...string) (*Service, *FaultProxy) {
 	f.t.Helper()
 	p := newFaultProxy(f.t, f.endpoint)
@@ -179,7 +190,8 @@ func (f *Fleet) Filer(name string, flags ...string) {
 	f.registered[name] = true
 }
 
-// Shard registers a tree of this machine as a shard of its path's name, with flags of bctl shard add.
+// Shard registers a tree of this machine as a shard of its path's name, with flags of bctl shard
+// add.
 func (f *Fleet) Shard(filer, tree string, flags ...string) {
 	f.t.Helper()
 	f.Must(append([]string{"shard", "add", filer, tree}, flags...)...)
@@ -205,7 +217,8 @@ func BackupArgs(tree string, more ...string) []string {
 	return append([]string{"--filer", theFiler, "--shard", tree}, more...)
 }
 
-// StartBackup registers a tree if need be, starts a backup of it, and returns when the snapshot is running, with its id.
+// StartBackup registers a tree if need be, starts a backup of it, and returns when the snapshot is
+// running, with its id.
 func (f *Fleet) StartBackup(tree string, more ...string) (*Running, string) {
 	f.t.Helper()
 	f.Register(tree)

@@ -10,16 +10,16 @@ import (
 	_ "modernc.org/sqlite"             // the driver "sqlite"
 )
 
-// An Index looks at the tables of an index, beside bctl.
+// An Index reads the tables of an index directly.
 type Index struct {
 	t  testing.TB
 	db *sql.DB
 }
 
-// OpenPostgres looks at an index in Postgres.
+// OpenPostgres opens an index in Postgres.
 func OpenPostgres(t testing.TB, dsn string) *Index { return openIndex(t, "pgx", dsn) }
 
-// Index looks at the repository's index.
+// Index opens the repository's index.
 func (r *Repo) Index() *Index {
 	return openIndex(r.t, "sqlite", "file:"+filepath.Join(r.Dir, "index.db")+"?mode=ro&_pragma=busy_timeout(10000)")
 }
@@ -31,26 +31,26 @@ func openIndex(t testing.TB, driver, dsn string) *Index {
 		t.Fatal(err)
 	}
 	db.SetMaxOpenConns(2)
-	t.Cleanup(func() { _ = db.Close() }) // nothing is written over it but what Exec does
+	t.Cleanup(func() { _ = db.Close() }) // an error of closing affects no result
 	return &Index{t: t, db: db}
 }
 
-// Work is how much of a snapshot's work is known and done.
+// Work counts the work of a snapshot.
 type Work struct {
 	State                                                          string
 	TasksAnnounced, TasksSettled, BatchesAnnounced, BatchesSettled int64
 }
 
-// Settled is the number of tasks and batches that are settled.
+// Settled returns the number of tasks and batches that are settled.
 func (w Work) Settled() int64 { return w.TasksSettled + w.BatchesSettled }
 
-// Work returns it for the newest snapshot; zero where there is none.
+// Work returns the Work of the newest snapshot, zero if there is none.
 func (x *Index) Work() Work {
 	x.t.Helper()
 	return x.work("ORDER BY started DESC LIMIT 1")
 }
 
-// WorkOf returns it for a snapshot of Postgres.
+// WorkOf returns the Work of a snapshot of a Postgres index.
 func (x *Index) WorkOf(snapshot string) Work {
 	x.t.Helper()
 	return x.work("WHERE id = $1::uuid", snapshot)
@@ -72,7 +72,7 @@ func (x *Index) work(which string, args ...any) (w Work) {
 	return w
 }
 
-// Snapshots returns the ids of all snapshots, with whether each has ended.
+// Snapshots returns the ids of all snapshots. The value is true if the snapshot has ended.
 func (x *Index) Snapshots() map[string]bool {
 	x.t.Helper()
 	ids := map[string]bool{}
@@ -93,7 +93,7 @@ func (x *Index) Packs() map[string]bool {
 	return names
 }
 
-// plain writes a UUID as bctl does.
+// plain returns a UUID without hyphens, as bctl writes it.
 func plain(id string) string { return strings.ReplaceAll(id, "-", "") }
 
 func (x *Index) strings(query string, args ...any) (list []string) {
@@ -116,7 +116,7 @@ func (x *Index) strings(query string, args ...any) (list []string) {
 	return list
 }
 
-// Count returns the one number of a query.
+// Count returns the result of a query for one number.
 func (x *Index) Count(query string, args ...any) (n int64) {
 	x.t.Helper()
 	if err := x.db.QueryRow(query, args...).Scan(&n); err != nil {
@@ -125,10 +125,10 @@ func (x *Index) Count(query string, args ...any) (n int64) {
 	return n
 }
 
-// DB is the connection, for what the methods do not do.
+// DB returns the connection, for other queries.
 func (x *Index) DB() *sql.DB { return x.db }
 
-// EndConnections ends all connections to the index but its own, and returns how many those were.
+// EndConnections ends all connections to the index but its own, and returns their number.
 func (x *Index) EndConnections() int64 {
 	x.t.Helper()
 	return x.Count(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity

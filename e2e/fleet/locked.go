@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/bctl/bctl/internal/testenv"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // Locked is what a fleet has that is all TLS, with an installation that bctl deploy made.
@@ -23,9 +23,9 @@ type Locked struct {
 	Store        *testenv.LockedS3
 }
 
-// NewLocked is New with servers that speak TLS only, and know nobody but the identities of an installation, for which
-// bctl deploy init gets more flags. Each service runs as its role, and the Client's commands as the operator. Links
-// and proxies have names that are in no certificate.
+// NewLocked is New with servers that speak TLS only, and know nobody but the identities of an
+// installation, for which bctl deploy init gets more flags. Each service runs as its role, and the
+// Client's commands as the operator. Links and proxies have names that are in no certificate.
 func NewLocked(t testing.TB, o Options, flags ...string) *Fleet {
 	t.Helper()
 	testtarget.Need(t, testtarget.S3)
@@ -77,8 +77,9 @@ func (f *Fleet) As(identity string, env ...string) *Client {
 	return &c
 }
 
-// GiveKeys copies what init has made for others from the admin's folder, as its administrator would: the worker key to
-// readers, the committer key to committers, the identity that opens backups to operators.
+// GiveKeys copies what init has made for others from the admin's folder, as its administrator
+// would: the worker key to readers, the committer key to committers, the identity that opens
+// backups to operators.
 func (f *Fleet) GiveKeys(identities ...string) {
 	f.t.Helper()
 	for _, identity := range identities {
@@ -93,7 +94,8 @@ func (f *Fleet) GiveKeys(identities ...string) {
 	}
 }
 
-// Distribute gives the machines of all identities their folders, as they are now. Each file is replaced at once.
+// Distribute gives the machines of all identities their folders, as they are now. Each file is
+// replaced at once.
 func (f *Fleet) Distribute() {
 	f.t.Helper()
 	files, err := filepath.Glob(filepath.Join(f.Installation, "*", "*"))

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // Previous returns the path of bctl as the release before this one had it: the commit that the file

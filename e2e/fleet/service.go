@@ -9,7 +9,7 @@ import (
 	"github.com/bctl/bctl/internal/testenv"
 )
 
-// A Service is a walker, reader or committer.
+// A Service is a walker, reader, committer or pruner.
 type Service struct {
 	*testenv.Process
 	Name string // in progress and logs: walker-1

@@ -93,3 +93,14 @@ func MakeReadable(t testing.TB, path string) {
 		}
 	}
 }
+
+// StoredBytes returns the size of the objects whose names have a prefix.
+func StoredBytes(t testing.TB, directory, prefix string) (bytes int64) {
+	t.Helper()
+	for name, size := range objects(t, directory) {
+		if strings.HasPrefix(name, prefix) {
+			bytes += size
+		}
+	}
+	return bytes
+}

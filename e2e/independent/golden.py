@@ -64,6 +64,14 @@ class Listings(unittest.TestCase):
         self.assertNotEqual(self.page("several.listing").next, 0)
         self.assertEqual(self.page("empty.listing").entries, [])
 
+    def test_patches(self):
+        base = listing.plain(read("listing", "second.listing"), "second.listing")
+        changed = listing.patched(base, read("listing", "changed.patch"), "changed.patch")
+        self.assertEqual(changed, listing.patched(None, read("listing", "whole.patch"), "whole.patch"))
+        before, after = listing.decode(base, "second.listing").entries, listing.decode(changed, "changed.patch").entries
+        self.assertEqual((len(before), len(after), after[100].name, after[100].size), (300, 299, before[100].name, 7))
+        self.assertEqual([e.name for e in after], [e.name for e in before[:200] + before[201:]])
+
     def test_chunks(self):
         refs = listing.decode_refs(read("listing", "list.chunk"), 2, "list.chunk")
         self.assertEqual([r.span for r in refs], [2**41, 2**40])
@@ -153,6 +161,7 @@ class Golden:
         for part in range(2):
             self.files[f"segments/ab{'00' * 15}/010203{'00' * 13}-{part:06d}"] = f"segment-{part:06d}"
         self.files[f"segments/ab{'00' * 15}/040506{'00' * 13}-000000"] = "checkpoint"
+        self.files[f"segments/ab{'00' * 15}/070809{'00' * 13}-000000"] = "patched"
 
     def read(self, name):
         return read("journal", self.files[name])
@@ -182,6 +191,22 @@ class Journal(unittest.TestCase):
             pages.apply(store, c)
             self.assertEqual(pages.content(), c.content)
             self.assertIn((b"usr/\xff", 2**53 - 1), pages.pages)
+
+    def test_patches(self):
+        store = Golden("committed")
+        c = journal.Commit(store, "ab" + "00" * 15)
+        c.segment = {"attempt": "070809" + "00" * 13, "parts": 1, "checkpoint": False}
+        name = f"segments/{c.id}/{c.segment['attempt']}-000000"
+        opened = pack.Pack(store.read(name), name, store.repository, store.identities, pack.KIND_SEGMENT, bytes.fromhex(c.segment["attempt"]), name, store.signer)
+        c.content = journal.check_content(journal.header(opened, name, (2,))["content"], name)
+        pages = journal.Pages()
+        pages.add((b"usr", 0), journal.PageVersion(read("listing", "second.listing"), bytes([5] + [0] * 31)), "base")
+        pages.add((b"other", 0), journal.PageVersion(b"", bytes([6] + [0] * 31)), "base")
+        pages.apply(store, c)
+        self.assertEqual(pages.content(), c.content)
+        self.assertEqual(pages.pages[b"usr", 0].listing, listing.plain(read("listing", "every-kind.listing"), "every-kind.listing"))
+        with self.assertRaises(keys.Damaged):
+            journal.Pages().apply(store, c)
 
     def test_catalog(self):
         store, name = Golden("committed"), "catalog/0000000000001234"

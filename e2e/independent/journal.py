@@ -10,12 +10,12 @@ from pack import KIND_COMMIT, KIND_SEGMENT, Cursor, Pack
 MAX_PATH_BYTES = 64 << 10
 
 
-def header(pack, what):
+def header(pack, what, versions=(1,)):
     try:
         h = json.loads(pack.read(0).decode("utf-8"))
     except ValueError as e:
         raise Damaged(f"{what}: header: {e}") from e
-    if not isinstance(h, dict) or h.get("version") != 1:
+    if not isinstance(h, dict) or h.get("version") not in versions:
         raise Damaged(f"{what}: another version")
     return h
 
@@ -100,7 +100,7 @@ class Pages:
         for part in range(g["parts"]):
             name = f"segments/{commit.id}/{g['attempt']}-{part:06d}"
             pack = Pack(store.read(name), name, store.repository, store.identities, KIND_SEGMENT, bytes.fromhex(g["attempt"]), name, store.signer)
-            h, last = header(pack, name), part == g["parts"] - 1
+            h, last = header(pack, name, (1, 2)), part == g["parts"] - 1
             check_snapshot(h["snapshot"], commit.id, name)
             if h["part"] != part or h["last"] != last or h["checkpoint"] != g["checkpoint"] or (h.get("content") is not None) != last:
                 raise Damaged(f"{name}: it is part {h['part']}, last {h['last']}, checkpoint {h['checkpoint']}")
@@ -109,7 +109,7 @@ class Pages:
             for n in range(1, len(pack.frames)):
                 c = Cursor(pack.read(n), f"{name}: frame {n}")
                 while c.left():
-                    change(c, added, ended)
+                    change(c, added, ended, self.pages if h["version"] == 2 and not g["checkpoint"] else None)
         if g["checkpoint"]:
             if ended:
                 raise Damaged(f"{name}: a checkpoint ends pages")
@@ -120,17 +120,22 @@ class Pages:
             self.add(page, version, name)
 
 
-def change(c, added, ended):
+def change(c, added, ended, base):
+    """Reads a change. base has the base's pages if patches may occur."""
     kind = c.byte()
     path = bytes(c.take(c.varint()))
     key = c.varint(2**63 - 1)
-    if kind not in (1, 2) or not valid_path(path):
+    if kind not in ((1, 2) if base is None else (1, 2, 3)) or not valid_path(path):
         raise Damaged(f"{c.what}: a change of kind {kind} at {path!r}")
     if kind == 2:
         ended.append((path, key))
         return
     fingerprint, inode = bytes(c.take(16)), c.varint()
     data = bytes(c.take(c.varint()))
+    if kind == 3:
+        if (path, key) not in base:
+            raise Damaged(f"{c.what}: a patch of a page that the base does not have: {path!r}")
+        data = listing.patched(listing.plain(base[path, key].listing, c.what), data, c.what)
     added.append(((path, key), PageVersion(data, listing.digest(path, key, fingerprint, inode, data))))
 
 

@@ -6,6 +6,7 @@ from keys import Damaged
 from pack import Cursor, unzstd
 
 MAX_COLUMNS_BYTES = 4 << 20
+MAX_PATCHED_BYTES = 1 << 20
 MAX_ROWS = 1 << 14
 MAX_REFS = 1 << 20
 MAX_NAME_BYTES = 1020
@@ -88,6 +89,33 @@ def ref_numbers(c, count, depth):
         r.span = c.varint(MAX_INT) if depth else r.length
         refs.append(r)
     return refs
+
+
+def plain(data, what):
+    """The listing with columns that are not compressed."""
+    c = Cursor(data, what)
+    if c.byte() != 1:
+        raise Damaged(f"{what}: another version")
+    compression = c.byte()
+    columns = bytes(c.take(c.varint()))
+    if compression > 1:
+        raise Damaged(f"{what}: compression {compression}")
+    columns = unzstd(columns, MAX_COLUMNS_BYTES, what) if compression else columns
+    return b"\x01\x00" + varint(len(columns)) + columns + bytes(c.take(c.left()))
+
+
+def patched(base, patch, what):
+    """The plain listing of which patch is the patch, given the plain listing that is its base, or None."""
+    c = Cursor(patch, what)
+    if c.byte() != 2:
+        raise Damaged(f"{what}: another version")
+    length = c.varint(MAX_PATCHED_BYTES)
+    if base is not None and len(base) > MAX_PATCHED_BYTES:
+        raise Damaged(f"{what}: a base of {len(base)} bytes")
+    data = unzstd(bytes(c.take(c.left())), length, what, base)
+    if len(data) != length or data[:2] != b"\x01\x00":
+        raise Damaged(f"{what}: it makes {len(data)} bytes")
+    return data
 
 
 def decode(data, what):

@@ -328,7 +328,15 @@ func (m *maker) changes(pages map[backup.PageName]backup.PageVersion, checkpoint
 		if was && !checkpoint && bytes.Equal(old.Listing, v.Listing) && old.Fingerprint == v.Fingerprint {
 			continue
 		}
-		changes = append(changes, backup.PageChange{PageVersion: v, Digest: listing.Digest(&v)})
+		change := backup.PageChange{}
+		if was && !checkpoint { // it becomes a patch
+			plain, err := listing.Plain(v.Listing)
+			check(m.t, err)
+			v.Listing, change.Replaces = plain, old.Listing
+			pages[name] = v
+		}
+		change.PageVersion, change.Digest = v, listing.Digest(&v)
+		changes = append(changes, change)
 	}
 	for name, old := range m.pages {
 		v, is := pages[name]

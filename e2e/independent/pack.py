@@ -80,13 +80,15 @@ class Cursor:
             raise Damaged(f"{self.what}: {self.left()} bytes too many")
 
 
-def unzstd(body, limit, what):
-    """Decompresses one Zstandard frame of at most limit bytes."""
+def unzstd(body, limit, what, dictionary=None):
+    """Decompresses one Zstandard frame of at most limit bytes. The dictionary is raw content."""
     try:
         size = zstandard.frame_content_size(body)
         if size > limit:
             raise Damaged(f"{what}: {size} bytes")
-        return zstandard.ZstdDecompressor(max_window_size=8 << 20).decompress(body, max_output_size=limit, allow_extra_data=False)
+        if dictionary is not None:
+            dictionary = zstandard.ZstdCompressionDict(dictionary, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+        return zstandard.ZstdDecompressor(dict_data=dictionary, max_window_size=8 << 20).decompress(body, max_output_size=limit, allow_extra_data=False)
     except zstandard.ZstdError as e:
         raise Damaged(f"{what}: {e}") from e
 

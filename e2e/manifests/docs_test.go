@@ -16,9 +16,9 @@ const page = repository + "/docs/kubernetes.md"
 
 var shell = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
-// The commands of docs/kubernetes.md work, word for word and one after the other, as far as that goes without servers
-// and a cluster: testdata/bin has what stands for these. What is applied can be built, has the
-// Deployments that are waited for, and a rotation makes other Secrets.
+// The commands of docs/kubernetes.md work, word for word and one after the other, as far as that
+// goes without servers and a cluster: testdata/bin has what stands for these. What is applied can
+// be built, has the Deployments that are waited for, and a rotation makes other Secrets.
 func TestCommandsOfTheDocumentation(t *testing.T) {
 	program, err := bctl()
 	if err != nil {
@@ -63,8 +63,8 @@ func TestCommandsOfTheDocumentation(t *testing.T) {
 			}
 		}
 	}
-	if len(secrets) != 2*3 {
-		t.Errorf("three Deployments have had the Secrets %v, want two each: one before the rotation and one after it", secrets)
+	if len(secrets) != 2*4 {
+		t.Errorf("four Deployments have had the Secrets %v, want two each: one before the rotation and one after it", secrets)
 	}
 	var chart struct{ Volumes map[string]any }
 	if data, err := os.ReadFile(values); err != nil || yaml.UnmarshalStrict(data, &chart) != nil || chart.Volumes["keda"] == nil {

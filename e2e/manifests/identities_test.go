@@ -50,8 +50,8 @@ func TestPodsHaveTheirOwnCertificate(t *testing.T) {
 	})
 }
 
-// A pod has all files of its identity, so that a file that bctl deploy makes in future is not forgotten, and none
-// but these: what opens backups is in no cluster.
+// A pod has all files of its identity, so that a file that bctl deploy makes in future is not
+// forgotten, and none but these: what opens backups is in no cluster.
 func TestPodsHaveTheFilesOfTheirIdentity(t *testing.T) {
 	eachPod(t, func(t *testing.T, f *fleet, p podOf) {
 		folder := folderOf(p)
@@ -72,8 +72,8 @@ func TestPodsHaveTheFilesOfTheirIdentity(t *testing.T) {
 	})
 }
 
-// Every Secret is of one identity, and mounted by one pod, or read by Prometheus. They are named by their content:
-// a pod whose certificate was renewed is made anew.
+// Every Secret is of one identity, and mounted by one pod, or read by Prometheus. They are named by
+// their content: a pod whose certificate was renewed is made anew.
 func TestSecrets(t *testing.T) {
 	eachFleet(t, func(t *testing.T, f *fleet) {
 		users := map[string][]string{}

@@ -52,7 +52,8 @@ func decode(text []byte) (runtime.Object, error) {
 	return o, err
 }
 
-// Every object that is not of KEDA has only fields that Kubernetes knows: making a fleet fails otherwise.
+// Every object that is not of KEDA has only fields that Kubernetes knows: making a fleet fails
+// otherwise.
 func TestOverlaysHaveWhatTheyShould(t *testing.T) {
 	eachFleet(t, func(t *testing.T, f *fleet) {
 		counts := map[string]int{}
@@ -64,8 +65,8 @@ func TestOverlaysHaveWhatTheyShould(t *testing.T) {
 		}
 		sites := map[string]int{"single-site": 1, "two-sites": 2}[f.overlay]
 		for kind, want := range map[string]int{
-			"Deployment": 1 + 2*sites, "PodDisruptionBudget": 1 + 2*sites, "Job": 1, "Pod": 1,
-			"ScaledObject": 4 * (sites - 1), "TriggerAuthentication": sites - 1, "PodMonitor": 3 * (sites - 1),
+			"Deployment": 2 + 2*sites, "PodDisruptionBudget": 2 + 2*sites, "Job": 1, "Pod": 1,
+			"ScaledObject": 4 * (sites - 1), "TriggerAuthentication": sites - 1, "PodMonitor": 4 * (sites - 1),
 		} {
 			if counts[kind] != want {
 				t.Errorf("%d of kind %s, want %d", counts[kind], kind, want)
@@ -185,7 +186,8 @@ func kedaSchema(t *testing.T, resource string) *spec.Schema {
 	return schema
 }
 
-// closeSchema has a schema refuse fields that it does not name. Kubernetes would drop them without a word.
+// closeSchema has a schema refuse fields that it does not name. Kubernetes would drop them without
+// a word.
 func closeSchema(s *spec.Schema) {
 	if preserve, _ := s.Extensions.GetBool("x-kubernetes-preserve-unknown-fields"); preserve {
 		return

@@ -55,7 +55,8 @@ var bctl = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// A fleet is an overlay with the identities of an installation: what it came from, and what kustomize makes of it.
+// A fleet is an overlay with the identities of an installation: what it came from, and what
+// kustomize makes of it.
 type fleet struct {
 	overlay      string
 	installation string // what bctl deploy init has made
@@ -92,7 +93,8 @@ func eachFleet(t *testing.T, test func(t *testing.T, f *fleet)) {
 	}
 }
 
-// makeFleet does what docs/kubernetes.md says: an installation, and each identity's files beside its kustomization.
+// makeFleet does what docs/kubernetes.md says: an installation, and each identity's files beside
+// its kustomization.
 func makeFleet(t *testing.T, overlay string) *fleet {
 	t.Helper()
 	f := &fleet{overlay: overlay, installation: filepath.Join(directory, overlay, "installation")}

@@ -59,8 +59,8 @@ func TestRights(t *testing.T) {
 // is reports whether a setting is what Kubernetes makes of one that is not there, or that value.
 func is(setting *bool, absent bool) bool { return setting == nil || *setting == absent }
 
-// The namespace lets its pods run: Kubernetes' own check of the level that it enforces. It enforces the
-// strictest, unless a worker reads every file, which no level but "privileged" lets it.
+// The namespace lets its pods run: Kubernetes' own check of the level that it enforces. It enforces
+// the strictest, unless a worker reads every file, which no level but "privileged" lets it.
 func TestNamespaceAdmitsItsPods(t *testing.T) {
 	admission, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {

@@ -60,8 +60,8 @@ func selects(t *testing.T, selector *metav1.LabelSelector, of labels.Set) bool {
 	return s.Matches(of)
 }
 
-// Who selects pods selects just those that are meant: a Deployment those that it makes, a budget those of one
-// Deployment, and nobody none.
+// Who selects pods selects just those that are meant: a Deployment those that it makes, a budget
+// those of one Deployment, and nobody none.
 func TestSelectors(t *testing.T) {
 	eachFleet(t, func(t *testing.T, f *fleet) {
 		chosen := func(selector *metav1.LabelSelector) (names []string) {
@@ -107,11 +107,12 @@ func TestSelectors(t *testing.T) {
 	})
 }
 
-// Who talks to whom, as docs/kubernetes.md has it in a table: TCP ports out of each pod, and into it.
+// Who talks to whom, as docs/kubernetes.md has it in a table: TCP ports out of each pod, and into
+// it.
 func TestNetworkPolicies(t *testing.T) {
 	const nats, postgres, store = 4222, 5432, 443
 	want := map[string][]int{
-		"committer": {store, nats, postgres}, "reader": {store, nats, postgres}, "operator": {store, nats, postgres},
+		"committer": {store, nats, postgres}, "reader": {store, nats, postgres}, "operator": {store, nats, postgres}, "pruner": {store, postgres},
 		"walker": {nats, postgres}, "migrate": {postgres},
 	}
 	eachPod(t, func(t *testing.T, f *fleet, p podOf) {
@@ -238,7 +239,8 @@ func TestFilers(t *testing.T) {
 	})
 }
 
-// KEDA scales Deployments that exist, and that say nothing else about their number, by the work of their own site.
+// KEDA scales Deployments that exist, and that say nothing else about their number, by the work of
+// their own site.
 func TestScaling(t *testing.T) {
 	eachFleet(t, func(t *testing.T, f *fleet) {
 		scaled := map[string]bool{}

@@ -28,9 +28,10 @@ import (
 // within is how long a test waits for what must happen.
 const within = 60 * time.Second
 
-// Each service starts with the arguments, the environment and the files of its container, although nothing that it
-// depends on is there; its probes say that it works and is not ready; Prometheus gets its metrics with
-// the certificate and the name of the PodMonitor, and others do not; and it ends in time.
+// Each service starts with the arguments, the environment and the files of its container, although
+// nothing that it depends on is there; its probes say that it works and is not ready; Prometheus
+// gets its metrics with the certificate and the name of the PodMonitor, and others do not; and it
+// ends in time.
 func TestServicesStart(t *testing.T) {
 	eachPod(t, func(t *testing.T, f *fleet, p podOf) {
 		if p.replicas == 0 {
@@ -68,7 +69,8 @@ func TestServicesStart(t *testing.T) {
 	})
 }
 
-// What runs once gets as far as Postgres, which is not there: its arguments and settings are understood.
+// What runs once gets as far as Postgres, which is not there: its arguments and settings are
+// understood.
 func TestCommandsReachForPostgres(t *testing.T) {
 	eachPod(t, func(t *testing.T, f *fleet, p podOf) {
 		if p.replicas != 0 {
@@ -90,7 +92,8 @@ type running struct {
 	ended   chan error
 }
 
-// startContainer runs what a container would, with /etc/bctl elsewhere, and its port on this machine only.
+// startContainer runs what a container would, with /etc/bctl elsewhere, and its port on this
+// machine only.
 func startContainer(t *testing.T, f *fleet, p podOf) *running {
 	t.Helper()
 	program, err := bctl()

@@ -18,7 +18,8 @@ import (
 	"github.com/bctl/bctl/internal/testenv"
 )
 
-// BenchmarkClusterMessages sends walk tasks through three NATS nodes with three copies of each stream.
+// BenchmarkClusterMessages sends walk tasks through three NATS nodes with three copies of each
+// stream.
 func BenchmarkClusterMessages(b *testing.B) {
 	for range b.N {
 		clusterMessages(b)
@@ -71,7 +72,7 @@ func clusterMessages(b *testing.B) {
 	seconds := time.Since(started).Seconds()
 	owned.Wait()
 	r := newReport(b, "cluster-messages")
-	r.say("%d walk tasks through three NATS nodes with three copies of each stream, all on this machine: published %d at a time, each with its acknowledgement, taken by %d consumers and acknowledged one by one.",
+	r.say("%d walk tasks passed through three NATS nodes on this machine, which keep three copies of each stream. They were published %d at a time, each with its acknowledgement. %d consumers took them, and acknowledged each by itself.",
 		messages, atOnce, consumers)
 	r.table([][]string{{"messages", "s", "messages/s"}, {fmt.Sprint(messages), fmt.Sprintf("%.2f", seconds), fmt.Sprintf("%.0f", messages/seconds)}})
 	r.write()

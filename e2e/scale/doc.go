@@ -4,12 +4,12 @@
 // that dies, and the index of hundreds of filers.
 //
 //	make bench-scale
-//	go test -C e2e ./scale -run '^$' -bench ScaleOut -benchtime 1x -args -assert -markdown $PWD/docs/benchmarks.md
+//	go test -C e2e ./scale -run '^$' -bench ScaleOut -benchtime 1x -args -assert -results $PWD/docs/bench
 //
-// These are benchmarks of whole runs, with processes and servers: one iteration each says it
-// all. What must be true however fast the machine is (limits hold, plans use indexes) is checked always,
-// some of it by a test on a small fleet; how fast it must be, with -assert only.
+// Each benchmark runs processes and servers, and one iteration suffices. Conditions that do not
+// depend on the speed of the machine (limits hold, plans use indexes) are always checked, some of
+// them by a test on a small fleet. Conditions on the speed are checked only with -assert.
 //
-// A walk is measured at the filer, a slowfs, by the requests that come in: its clock is not
-// that of any service.
+// A walk is measured at the filer, a slowfs, by the requests that it receives. No service's clock
+// affects the measurement.
 package scale

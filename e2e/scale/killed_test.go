@@ -69,7 +69,7 @@ func walkerKilled(b *testing.B) {
 	if !ok {
 		b.Fatalf("the walk ended before %.0f stats a second were reached again; the least was %.0f", before*fullSpeed, lowest)
 	}
-	r.say("One of %d walkers killed (kill -9) and started again at once, in the walk of %d entries whose stats take %v; a lease of %d s (the default is 60 s). Before: %.0f stats a second; the least over %v: %.0f; %.0f%% of it again after %.1f s.",
+	r.say("One of %d walkers was killed (kill -9) and started again at once, while they walked %d entries whose stats take %v. Leases were %d s (the default is 60 s). Before, the rate was %.0f stats per second. Over %v, it fell to %.0f at the lowest. It had reached %.0f%% of the rate before after %.1f s.",
 		walkers, entries, killedStat, fleet.LeaseSeconds, before, rateWindow, lowest, 100*fullSpeed, recovered.Seconds())
 	b.ReportMetric(recovered.Seconds(), "s-to-full-speed")
 	// A report renews a lease, and the dead one's last may have come just before.

@@ -247,7 +247,8 @@ func medianTime(f *fleet.Fleet, args []string) time.Duration {
 	return took[len(took)/2]
 }
 
-// plansOf returns the plans of the statements of a command, as the server logs them, that were not seen before.
+// plansOf returns the plans of the statements of a command, as the server logs them, that were not
+// seen before.
 func plansOf(b *testing.B, f *fleet.Fleet, args []string, seen map[string]bool) (plans []string) {
 	b.Helper()
 	for _, statement := range []string{"LOAD 'auto_explain'", "ALTER ROLE CURRENT_USER SET session_preload_libraries = 'auto_explain'", "ALTER ROLE CURRENT_USER SET auto_explain.log_min_duration = 0"} {

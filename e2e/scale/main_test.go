@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,8 +16,8 @@ import (
 )
 
 var (
-	asserts      = flag.Bool("assert", false, "fail where bctl is not as fast as it must be")
-	markdownFile = flag.String("markdown", "", "put the results into `FILE`")
+	asserts = flag.Bool("assert", false, "fail where bctl is not as fast as it must be")
+	results = flag.String("results", "", "write the results into `DIR`, one file each")
 )
 
 func TestMain(m *testing.M) {
@@ -61,16 +62,16 @@ func (r *report) must(holds bool, format string, args ...any) {
 	}
 }
 
-// write shows the section, and puts it into the document.
+// write shows the section, and writes it into a file.
 func (r *report) write() {
 	r.b.Helper()
 	fmt.Fprintln(os.Stderr, "\n"+r.text.String())
-	if *markdownFile == "" || r.b.Failed() {
+	if *results == "" || r.b.Failed() {
 		return
 	}
-	section := fmt.Sprintf("### %s\n\nMachine: %v. %s.\nLoad averages before %s, after %s.\n\n%s", r.name, &r.machine,
-		time.Now().Format(time.DateOnly), r.machine.LoadBefore, markdown.LoadAverages(), r.text.String())
-	if err := markdown.Put(*markdownFile, r.name, section); err != nil {
+	section := fmt.Sprintf("# %s\n\nMachine: %v. %s.\nLoad averages before %s, after %s.\n\n%s", r.name, &r.machine,
+		time.Now().Format(time.DateOnly), r.machine.LoadBefore, markdown.LoadAverages(), strings.TrimRight(r.text.String(), "\n")+"\n")
+	if err := os.WriteFile(filepath.Join(*results, r.name+".md"), []byte(section), 0o644); err != nil {
 		r.b.Fatal(err)
 	}
 }

@@ -150,7 +150,8 @@ func scaleOut(b *testing.B) {
 			})
 			b.Logf("%d walkers, %s: %.2f s, %.0f entries/s (%.2f), sustained %.0f (%.2f), %d stats", walkers, snapshot, w.seconds, whole, times, w.sustained*share, sustained, w.stats)
 			if walkers == 8 && strings.HasPrefix(*fleetSizes, "1,") {
-				// A first snapshot also moves and stores a listing of every directory: it is shown, not asserted.
+				// A first snapshot also moves and stores a listing of every directory: it is shown,
+				// not asserted.
 				if snapshot == "first" {
 					continue
 				}
@@ -159,8 +160,8 @@ func scaleOut(b *testing.B) {
 			}
 		}
 	}
-	r.say("One shard of %d entries in %d directories, on a filer (slowfs) that takes %v for a stat and for a page of a directory; walkers are processes, with %d stats in flight each; one committer, and nothing to read.", entries, *treeDirectories, *statLatency, inFlight)
+	r.say("One shard of %d entries in %d directories, on a filer (slowfs) that takes %v for a stat and for a page of a directory. Each walker is a process that calls %d stats at a time. One committer runs, and no file is read.", entries, *treeDirectories, *statLatency, inFlight)
 	r.table(rows)
-	r.say("\"walk s\" is from the first stat to the last, as the filer sees them; \"sustained\" leaves out the first and the last tenth of the stats: the tree is spread from one root, and ends unevenly.")
+	r.say("\"walk s\" is the time from the first stat to the last, as the filer sees them. \"sustained\" leaves out the first and the last tenth of the stats, because the work spreads over the walkers from one root, and they do not end together.")
 	r.write()
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/bctl/bctl/e2e/slowfs"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/source"
-	"github.com/bctl/bctl/internal/source/faultsource"
 	"github.com/bctl/bctl/internal/source/posix"
+	"github.com/bctl/bctl/internal/source/sourcetest/faultsource"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount shows dir until the test ends, and skips the test where that cannot be done.
+// Mount mounts a slow view of dir until the test ends. It skips the test if this machine cannot
+// mount it.
 func Mount(t testing.TB, dir string, o Options) *FS {
 	t.Helper()
 	device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
@@ -20,7 +21,7 @@ func Mount(t testing.TB, dir string, o Options) *FS {
 	if err := device.Close(); err != nil {
 		t.Fatal(err)
 	}
-	mountpoint, err := os.MkdirTemp("", "bctl-slowfs-") //nolint:usetesting // what TempDir makes is removed with all that is in it
+	mountpoint, err := os.MkdirTemp("", "bctl-slowfs-") //nolint:usetesting // TempDir would remove the content of dir if the unmount fails
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +30,7 @@ func Mount(t testing.TB, dir string, o Options) *FS {
 	}
 	f, err := Start(dir, mountpoint, o)
 	if errors.Is(err, unix.EPERM) {
-		_ = os.Remove(mountpoint) // the next line says what matters
+		_ = os.Remove(mountpoint) // the next line gives the reason
 		t.Skipf("slowfs needs the right to mount: %v", err)
 	}
 	if err != nil {

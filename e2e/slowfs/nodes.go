@@ -14,7 +14,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// snapshotDirectory is what the root has that is not in the directory shown.
+// snapshotDirectory is an entry of the root that the shown directory does not have.
 const snapshotDirectory = ".snapshot"
 
 // A view is a tree that is shown: the live one, or a snapshot.
@@ -28,21 +28,20 @@ type view struct {
 type node struct {
 	id    uint64
 	key   key
-	fresh atomic.Bool // the kernel has just had its attributes
+	fresh atomic.Bool // the kernel has just received its attributes
 
 	mu      sync.Mutex
 	path    string // where it was found last
 	lookups uint64 // that the kernel has not forgotten
 }
 
-// A key is what a file stays the same by, under whatever name it is found.
-// That of .snapshot has no view.
+// A key identifies a file, whatever its name. The key of .snapshot has no view.
 type key struct {
 	view          *view
 	device, inode uint64
 }
 
-// nodes are all that the kernel knows.
+// nodes holds all files that the kernel knows.
 type nodes struct {
 	mu        sync.RWMutex
 	byID      map[uint64]*node
@@ -132,12 +131,12 @@ func (ns *nodes) removeSnapshot(name string) error {
 	return nil
 }
 
-// snapshot returns its place in the list, or -1.
+// snapshot returns the index of a snapshot in the list, or -1.
 func (ns *nodes) snapshot(name string) int {
 	return slices.IndexFunc(ns.snapshots, func(v *view) bool { return *v.name.Load() == name })
 }
 
-// snapshotNamed returns nil where there is none.
+// snapshotNamed returns the snapshot with a name, or nil if there is none.
 func (ns *nodes) snapshotNamed(name string) *view {
 	ns.mu.RLock()
 	defer ns.mu.RUnlock()
@@ -167,7 +166,7 @@ func (n *node) foundAt() string {
 	return n.path
 }
 
-// shownPath is the path of n, or of a name in it, as who mounted it sees it.
+// shownPath returns the path of n, or of a name in it, below the mount point.
 func (n *node) shownPath(name string) string {
 	if n.listsSnapshots() {
 		return strings.Trim(snapshotDirectory+"/"+name, "/")
@@ -179,8 +178,8 @@ func (n *node) shownPath(name string) string {
 	return strings.Trim(strings.ReplaceAll(path, "//", "/"), "/")
 }
 
-// stat returns the attributes of a file that is still there: ESTALE where it
-// is not, or another is in its place.
+// stat returns the attributes of a file. It fails with ESTALE if the file is gone, or if another
+// file has its path.
 func (n *node) stat(st *syscall.Stat_t) fuse.Status {
 	if n.listsSnapshots() {
 		*st = syscall.Stat_t{Mode: syscall.S_IFDIR | 0o555, Nlink: 2, Ino: snapshotInode}
@@ -199,7 +198,7 @@ func (n *node) stat(st *syscall.Stat_t) fuse.Status {
 	}
 }
 
-// check makes sure that the attributes are those of n.
+// check fails with ESTALE unless the attributes are those of n.
 func (n *node) check(st *syscall.Stat_t) fuse.Status {
 	if !n.isRoot() && (st.Dev != n.key.device || st.Ino != n.key.inode) {
 		return stale
@@ -209,6 +208,6 @@ func (n *node) check(st *syscall.Stat_t) fuse.Status {
 
 const (
 	stale = fuse.Status(syscall.ESTALE)
-	// snapshotInode is one that no file has.
+	// snapshotInode is an inode number that no file has.
 	snapshotInode = 1<<64 - 2
 )

@@ -1,6 +1,9 @@
 package backup
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // A Kind is the type of an entry.
 type Kind uint8
@@ -40,23 +43,14 @@ func KindOfMode(mode uint32) Kind {
 
 // String returns the kind's name in lower case, as the command line prints it.
 func (k Kind) String() string {
-	switch k {
-	case File:
-		return "file"
-	case Directory:
-		return "directory"
-	case Symlink:
-		return "symlink"
-	case FIFO:
-		return "fifo"
-	case Socket:
-		return "socket"
-	case CharDev:
-		return "chardev"
-	case BlockDev:
-		return "blockdev"
+	if k < File || k > BlockDev {
+		return "unknown"
 	}
-	return "unknown"
+	return kindNames[k]
+}
+
+var kindNames = [...]string{
+	File: "file", Directory: "directory", Symlink: "symlink", FIFO: "fifo", Socket: "socket", CharDev: "chardev", BlockDev: "blockdev",
 }
 
 // Time is a file system's timestamp. Its range exceeds that of time.Time's nanoseconds since 1970.
@@ -77,46 +71,40 @@ func (t Time) IsZero() bool { return t == Time{} }
 
 // Compare returns -1, 0 or 1 if t is before, equal to or after u.
 func (t Time) Compare(u Time) int {
-	switch {
-	case t.Sec < u.Sec || t.Sec == u.Sec && t.Nsec < u.Nsec:
-		return -1
-	case t == u:
-		return 0
-	}
-	return 1
+	return cmp.Or(cmp.Compare(t.Sec, u.Sec), cmp.Compare(t.Nsec, u.Nsec))
 }
 
 // Flags describe the state of an entry in one snapshot. The bits are part of the listing format.
 type Flags uint16
 
 const (
-	// Racy: a change made after the snapshot may not show in the compared times, because they are not
-	// older than the snapshot's start by at least the clock's granularity. The next snapshot reads the
-	// entry again.
+	// Racy: a change made after the snapshot may not show in the compared times, because they are
+	// not older than the snapshot's start by at least the clock's granularity. The next snapshot
+	// reads the entry again.
 	Racy Flags = 1 << iota
-	// Unreadable: the entry could not be read. A file has the content, size and times of its last good
-	// copy, or no content if there is none. A directory, and everything below it, has the entries of
-	// the last snapshot that could list it.
+	// Unreadable: the entry could not be read. A file has the content, size and times of its last
+	// good copy, or no content if there is none. A directory, and everything below it, has the
+	// entries of the last snapshot that could list it.
 	Unreadable
 	// ChangedWhileRead: the file changed during each attempt to read it, so its content may mix
 	// several states. On the Self of a directory: the directory was renamed, replaced or removed
 	// before all of its files could be read, and some of them are missing.
 	ChangedWhileRead
-	// Wanted: the content is still to be read. Only a page on its way from a walker to a reader has
-	// this flag; no stored listing does.
+	// Wanted: the content of a file is still to be read, and its extended attributes with it. Only
+	// a page on its way from a walker to a reader has this flag; no stored listing does.
 	Wanted
-	// XattrsWanted is Wanted for the extended attributes: they are still to be read.
+	// XattrsWanted: only the extended attributes are still to be read.
 	XattrsWanted
 	// XattrsUnreadable: the extended attributes could not be read. They are those of the last good
 	// copy, or none if there is no such copy.
 	XattrsUnreadable
-	// Boundary: the entry is on a different file system, or a different mount, than its directory. On
-	// the Self of a directory it means that a file system begins there. It is never set on the root of
-	// a shard.
+	// Boundary: the entry is on a different file system, or a different mount, than its directory.
+	// On the Self of a directory it means that a file system begins there. It is never set on the
+	// root of a shard.
 	Boundary
-	// AttributesUnknown: only the existence of the entry is known. An entry that may be a file has the
-	// kind File and the flag ContentMissing. A directory that is not also Unreadable vanished before
-	// it could be read and has no entries.
+	// AttributesUnknown: only the existence of the entry is known. An entry that may be a file has
+	// the kind File and the flag ContentMissing. A directory that is not also Unreadable vanished
+	// before it could be read and has no entries.
 	AttributesUnknown
 	// ContentMissing: no snapshot has ever read the content of this file, which is also Unreadable.
 	// Size is the size that the file system reports.
@@ -164,9 +152,9 @@ type Entry struct {
 	Rdev   uint64 // of a CharDev or BlockDev
 	Target string // of a Symlink
 
-	// The extended attributes are inline, sorted by name, or, if the page has no room for them, in a
-	// chunk of their own (listing.DecodeXattrs). An XattrChunk of Length 0 means that there is no such
-	// chunk.
+	// The extended attributes are inline, sorted by name, or, if the page has no room for them, in
+	// a chunk of their own (listing.DecodeXattrs). An XattrChunk of Length 0 means that there is no
+	// such chunk.
 	Xattrs     []Xattr
 	XattrChunk Ref
 
@@ -187,8 +175,8 @@ type Ref struct {
 	Chunk  ChunkID
 	Hole   int64 // bytes of hole between the end of the previous Ref and this one
 	Length int64 // bytes of the chunk's plaintext
-	// Span is the number of bytes of the file that this Ref covers, including holes inside; it equals
-	// Length at depth 0.
+	// Span is the number of bytes of the file that this Ref covers, including holes inside; it
+	// equals Length at depth 0.
 	Span int64
 }
 

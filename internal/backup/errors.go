@@ -21,8 +21,6 @@ var (
 	ErrCorrupt = errors.New("corrupt")
 	// ErrUnavailable: a dependency does not respond. Retrying later may help.
 	ErrUnavailable = errors.New("unavailable")
-	// ErrShrunk: the shard has far fewer files than its last snapshot.
-	ErrShrunk = errors.New("the shard has far fewer files than its last snapshot")
 	// ErrOutside: a name would have led outside its shard or target.
 	ErrOutside = errors.New("leads outside")
 )
@@ -36,7 +34,20 @@ const (
 	IndexAway Away = "index"
 	NATSAway  Away = "nats"
 	StoreAway Away = "store"
+	StoreFull Away = "full store" // which answers, but accepts no content
+	// StoreRefuses is a store that refuses this process's credentials. No error wraps it, because a
+	// refusal is final for the request: the errors of stores return it by a method Outage.
+	StoreRefuses Away = "store that refuses"
 )
+
+// Dependency returns the name of the dependency. A store that is full, or that refuses, is the
+// store, in an outage of its own.
+func (a Away) Dependency() string {
+	if a == StoreFull || a == StoreRefuses {
+		a = StoreAway
+	}
+	return string(a)
+}
 
 func (Away) Error() string { return ErrUnavailable.Error() }
 

@@ -91,8 +91,8 @@ type Shard struct {
 	Filer  FilerID
 	Name   string // unique on its filer; defaults to the absolute path
 	Source string // a URL: "posix:///srv/home"
-	// Snapshots, if not empty, is a pattern relative to the source, such as ".snapshot/hourly.*". The
-	// newest directory that it matches is backed up in place of the source.
+	// Snapshots, if not empty, is a pattern relative to the source, such as ".snapshot/hourly.*".
+	// The newest directory that it matches is backed up in place of the source.
 	Snapshots string
 	Selection Selection
 	Retired   bool

@@ -31,6 +31,12 @@ func NewPackID() PackID { return PackID(random16()) }
 // String returns the 32 hexadecimal digits.
 func (id PackID) String() string { return hex.EncodeToString(id[:]) }
 
+// ParsePackID reads the 32 hexadecimal digits of String.
+func ParsePackID(s string) (PackID, error) {
+	raw, err := parseHex16(s)
+	return PackID(raw), err
+}
+
 // A SnapshotID names one snapshot of one shard, permanently and globally: in the index, in the
 // names of its objects, and on the command line (in hexadecimal; a unique prefix suffices).
 type SnapshotID [16]byte

@@ -12,8 +12,10 @@ type Job struct {
 	Snapshot SnapshotID
 	Filer    FilerID
 	Shard    ShardID
-	Number   SnapshotNumber
-	Base     SnapshotNumber // 0: there is nothing to compare with
+	// FilerName and ShardName are for the log; empty: the committer does not send them yet.
+	FilerName, ShardName string
+	Number               SnapshotNumber
+	Base                 SnapshotNumber // 0: there is nothing to compare with
 	// Interrupted means that an earlier, uncommitted snapshot of the shard left pages: content that
 	// they have of unchanged files need not be read again.
 	Interrupted bool
@@ -24,8 +26,8 @@ type Job struct {
 	Root Root
 	// AllowShrink and NewRoot are those of the snapshot.
 	AllowShrink, NewRoot bool
-	// Snapshots, in a root task only, is the shard's pattern of source snapshots. The walker uses the
-	// newest match and reports it as SliceWalked.Source.
+	// Snapshots, in a root task only, is the shard's pattern of source snapshots. The walker uses
+	// the newest match and reports it as SliceWalked.Source.
 	Snapshots string
 	Selection Selection
 	Compare   Compare
@@ -39,8 +41,8 @@ type WalkTask struct {
 	Job     Job
 	ID      TaskID
 	Attempt int32
-	// Generation is 0 for the root task, otherwise the parent's plus one. Early generations get small
-	// budgets.
+	// Generation is 0 for the root task, otherwise the parent's plus one. Early generations get
+	// small budgets.
 	Generation int32
 	// Directories are paths within the shard, in order of their path keys.
 	Directories []string
@@ -57,7 +59,8 @@ type PageVersion struct {
 	Path        string
 	Key         PageKey
 	Fingerprint Fingerprint
-	// Inode is that of the directory, on page 0, so that a moved directory is recognised; otherwise 0.
+	// Inode is that of the directory, on page 0, so that a moved directory is recognised; otherwise
+	// 0.
 	Inode   uint64
 	Listing []byte // encoded by package listing
 	// Digest is the digest of the page according to the index; zero if not known. Messages do not
@@ -71,6 +74,9 @@ type PageChange struct {
 	Ended  bool
 	Digest PageDigest
 	PageVersion
+	// Replaces is the listing of the base's version of an added page, if the listing may be stored as
+	// a patch of it.
+	Replaces []byte
 }
 
 // A PageName names a page of a shard.
@@ -107,15 +113,15 @@ type SliceWalked struct {
 	Counts   Counts
 	Problems []Problem
 
-	// Source, in the result of a root task, is the URL of the chosen source snapshot. All further work
-	// of the snapshot reads that.
+	// Source, in the result of a root task, is the URL of the chosen source snapshot. All further
+	// work of the snapshot reads that.
 	Source string
-	// Root, in the result of a root task, identifies the tree that was walked. All further work of the
-	// snapshot reads that tree.
+	// Root, in the result of a root task, identifies the tree that was walked. All further work of
+	// the snapshot reads that tree.
 	Root Root
 
-	// Failed, if not empty, is the reason why the shard cannot be walked at all (for example, its root
-	// is gone). The snapshot fails with it.
+	// Failed, if not empty, is the reason why the shard cannot be walked at all (for example, its
+	// root is gone). The snapshot fails with it.
 	Failed string
 }
 
@@ -211,7 +217,7 @@ type Progress struct {
 	OpenSeconds float64
 
 	// Instance uniquely names the worker's process. While the process is connected to NATS, its
-	// presence is visible under that name. It is empty for an older worker, whose presence cannot be
-	// checked.
+	// presence is visible under that name. It is empty for an older worker, whose presence cannot
+	// be checked.
 	Instance string
 }

@@ -32,15 +32,3 @@ type Policy struct {
 
 // A PolicyID identifies a row of the index.
 type PolicyID int64
-
-// Retention selects the snapshots of a shard to keep: those that match any of its rules. The zero
-// Retention keeps all.
-type Retention struct {
-	Last    int           `json:"last,omitempty"` // the newest, this many
-	Hourly  int           `json:"hourly,omitempty"`
-	Daily   int           `json:"daily,omitempty"`
-	Weekly  int           `json:"weekly,omitempty"`
-	Monthly int           `json:"monthly,omitempty"`
-	Yearly  int           `json:"yearly,omitempty"`
-	Within  time.Duration `json:"within,omitempty"` // those that are not older
-}

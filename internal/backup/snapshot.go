@@ -41,11 +41,11 @@ type Counts struct {
 	StoredBytes    int64 `json:"stored_bytes"` // bytes added to packs
 	ReadBytes      int64 `json:"read_bytes"`   // bytes read from the source
 	Errors         int64 `json:"errors"`       // problems
-	// Vanished is the number of files that the walk found, and that no longer existed when they were
-	// to be read.
+	// Vanished is the number of files that the walk found, and that no longer existed when they
+	// were to be read.
 	Vanished int64 `json:"vanished"`
-	// Carried is the number of entries whose earlier state was carried forward, because they could not
-	// be read.
+	// Carried is the number of entries whose earlier state was carried forward, because they could
+	// not be read.
 	Carried int64 `json:"carried"`
 	Torn    int64 `json:"torn"` // files that changed during each attempt to read them
 
@@ -69,29 +69,37 @@ func (c *Counts) AddBytes(n int64) {
 	c.Bytes = min(max(c.Bytes+n, -MaxCount), MaxCount)
 }
 
+// Empty reports whether a snapshot with these counts has nothing but an empty root. Nothing of it
+// can be lost.
+func (c *Counts) Empty() bool { return c.Files == 0 && c.Directories == 1 && c.Errors == 0 }
+
 // Add adds d to c.
 func (c *Counts) Add(d Counts) {
-	c.Files += d.Files
-	c.Directories += d.Directories
 	c.AddBytes(d.Bytes)
-	c.FilesNew += d.FilesNew
-	c.FilesChanged += d.FilesChanged
-	c.FilesUnchanged += d.FilesUnchanged
-	c.StatCalls += d.StatCalls
-	c.NewBytes += d.NewBytes
-	c.StoredBytes += d.StoredBytes
-	c.ReadBytes += d.ReadBytes
-	c.Errors += d.Errors
-	c.Vanished += d.Vanished
-	c.Carried += d.Carried
-	c.Torn += d.Torn
-	c.WalkSeconds += d.WalkSeconds
-	c.ReadSeconds += d.ReadSeconds
-	c.HashSeconds += d.HashSeconds
-	c.CompressSeconds += d.CompressSeconds
-	c.SealSeconds += d.SealSeconds
-	c.UploadSeconds += d.UploadSeconds
-	c.CommitSeconds += d.CommitSeconds
+	d.Bytes = 0
+	integers, seconds := c.Integers(), c.Seconds()
+	for i, n := range d.Integers() {
+		*integers[i] += *n
+	}
+	for i, n := range d.Seconds() {
+		*seconds[i] += *n
+	}
+}
+
+// Integers returns the fields that are numbers, in the order in which the index stores them. Fields
+// may only be appended, with a new version of the index's codec.
+func (c *Counts) Integers() [14]*int64 {
+	return [...]*int64{
+		&c.Files, &c.Directories, &c.Bytes, &c.FilesNew, &c.FilesChanged, &c.FilesUnchanged,
+		&c.StatCalls, &c.NewBytes, &c.StoredBytes, &c.ReadBytes, &c.Errors, &c.Vanished, &c.Carried, &c.Torn,
+	}
+}
+
+// Seconds is Integers for the fields that are durations.
+func (c *Counts) Seconds() [7]*float64 {
+	return [...]*float64{
+		&c.WalkSeconds, &c.ReadSeconds, &c.HashSeconds, &c.CompressSeconds, &c.SealSeconds, &c.UploadSeconds, &c.CommitSeconds,
+	}
 }
 
 // A Snapshot is the state of one shard at one time.
@@ -104,8 +112,8 @@ type Snapshot struct {
 	BaseID SnapshotID     // its id; zero: none
 	State  State
 	Reason string // why it failed
-	// Bad, if not empty, is the reason why an operator does not want a committed snapshot to count as
-	// good.
+	// Bad, if not empty, is the reason why an operator does not want a committed snapshot to count
+	// as good.
 	Bad string
 
 	Started   time.Time
@@ -119,16 +127,16 @@ type Snapshot struct {
 	Selection Selection // of filer, shard and request combined
 	// Cancel, if not empty, is the reason why an operator wants the snapshot to end.
 	Cancel string
-	// AllowShrink accepts what would otherwise indicate a missing mount: far fewer files than in the
-	// last good snapshot, an empty root, or an empty directory in place of another file system.
+	// AllowShrink accepts what would otherwise indicate a missing mount: far fewer files than in
+	// the last good snapshot, an empty root, or an empty directory in place of another file system.
 	AllowShrink bool
 	// NewRoot accepts that the shard's root was replaced.
 	NewRoot bool
 	Tags    []string
 
 	Counts Counts
-	// Pages is the snapshot's content, and Segment is the location of its changes in the store, once
-	// it is committed.
+	// Pages is the snapshot's content, and Segment is the location of its changes in the store,
+	// once it is committed.
 	Pages   PageSet
 	Segment Segment
 	// Interrupted means that an earlier, uncommitted snapshot left content that this one uses.

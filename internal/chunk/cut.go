@@ -11,18 +11,18 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// WholeFileBytes: a file up to this is one chunk, and needs no Cutter.
+// WholeFileBytes is the maximum size of a file that is a single chunk and needs no Cutter.
 const WholeFileBytes = 1 << 20
 
-// MaxBytes is the most that any chunk has.
+// MaxBytes is the maximum length of a chunk.
 const MaxBytes = 4 << 20
 
-// DefaultCutter is what a new repository gets: keyed FastCDC with chunks of
-// 256 KiB to 4 MiB, most of them near 1 MiB.
+// DefaultCutter is the cutter of new repositories: keyed FastCDC with chunks of 256 KiB to 4 MiB,
+// most of them near 1 MiB.
 const DefaultCutter = "fastcdc-v1.0.0-1MiB"
 
-// cutters are the names that a repository may have stored. A name stands for
-// the algorithm and all of its parameters, and never changes its meaning.
+// cutters are the cutters that a repository may name. A name stands for the algorithm and all its
+// parameters, and its meaning never changes.
 var cutters = map[string]struct {
 	algorithm                     string
 	minBytes, normalBytes, maxLen int
@@ -30,19 +30,19 @@ var cutters = map[string]struct {
 	DefaultCutter: {"fastcdc-v1.0.0", 256 << 10, 1 << 20, MaxBytes},
 }
 
-// cutterContext separates the cutter's key from every other use of the dedup key.
+// cutterContext separates the cutter's key from all other uses of the dedup key.
 const cutterContext = "bctl 2026-11-21 chunk boundaries v1"
 
-// A Cutter finds chunk boundaries. Not for concurrent use.
+// A Cutter finds chunk boundaries. It must not be used concurrently.
 type Cutter struct {
 	algorithm string
 	options   chunkers.ChunkerOpts
-	scratch   []byte // only for data in less storage than the longest chunk
+	scratch   []byte // for data whose capacity is less than the longest chunk
 	source    inPlace
 }
 
-// NewCutter returns the Cutter of that name (DefaultCutter), for the
-// repository's dedup key. An unknown name is backup.ErrInvalid.
+// NewCutter returns the Cutter with the given name, such as DefaultCutter, for a repository's dedup
+// key. If the name is unknown, the error is backup.ErrInvalid.
 func NewCutter(name string, key [32]byte) (*Cutter, error) {
 	c, ok := cutters[name]
 	if !ok {
@@ -56,11 +56,10 @@ func NewCutter(name string, key [32]byte) (*Cutter, error) {
 	}, nil
 }
 
-// Cut returns the length of the first chunk of data, at most MaxBytes. It is 0
-// where more data is needed to tell, which is never so when last (data goes to
-// the end of the file) or when data has MaxBytes; a caller that gives MaxBytes
-// at a time has each byte looked at once. Data is not changed, and not copied
-// where its capacity is MaxBytes or more.
+// Cut returns the length of the first chunk of data, at most MaxBytes. last means that data extends
+// to the end of what is cut. Cut returns 0 if it needs more data, which happens only if last is
+// false and data has less than MaxBytes. The next call, with more data, scans these bytes again.
+// Cut does not change data, and copies it only if its capacity is less than MaxBytes.
 func (c *Cutter) Cut(data []byte, last bool) int {
 	if len(data) <= c.options.MinSize {
 		if last {
@@ -76,9 +75,9 @@ func (c *Cutter) Cut(data []byte, last bool) int {
 	return n
 }
 
-// firstCut runs the library's algorithm over data where it lies. The library
-// keeps the algorithm to itself and wants a reader and a buffer; so the buffer
-// is data's own storage, and the reader (inPlace) says that it has filled it.
+// firstCut runs the library's algorithm on data without copying it. The library does not export the
+// algorithm alone: it needs a reader and a buffer. So the buffer is data's own storage, and the
+// reader (inPlace) only reports that it has filled it.
 func (c *Cutter) firstCut(data []byte) int {
 	var buf []byte
 	if cap(data) >= c.options.MaxSize {
@@ -95,13 +94,12 @@ func (c *Cutter) firstCut(data []byte) int {
 	if err != nil {
 		panic(err) // only for options that the table above does not have
 	}
-	// Next's error is io.EOF or nil: the source has no other, and the length
-	// says what we need.
+	// The error is io.EOF or nil, because the source returns no other.
 	first, _ := chunker.Next()
 	return len(first)
 }
 
-// inPlace is a reader whose data is in the caller's buffer already.
+// inPlace is a reader whose data is already in the caller's buffer.
 type inPlace struct{ left int }
 
 func (r *inPlace) Read(p []byte) (int, error) {

@@ -1,15 +1,14 @@
-// Package chunk says where the content of a file is cut into chunks, and how a
-// chunk is named. It is pure: bytes in, lengths and hashes out.
+// Package chunk determines where the content of a file is cut into chunks, and how chunks are
+// named. It is pure: bytes in, lengths and hashes out.
 //
-// A file of at most WholeFileBytes is one chunk. A longer one is cut by its
-// content (a Cutter), so that a byte inserted near its beginning moves the
-// boundaries with the data, and the chunks behind it keep their names.
+// A file of at most WholeFileBytes is one chunk. A Cutter cuts longer files by their content: a
+// byte that is inserted near the beginning moves the boundaries with the data, and the chunks
+// behind it keep their names.
 //
-// What a page has no room for is chunks too: list chunks and xattr chunks
-// (package listing) are named as data is, and are not cut.
+// List chunks and xattr chunks (package listing) contain what does not fit into a page. They are
+// named as data chunks are, and are not cut.
 //
-// Both the names and the boundaries depend on the repository's dedup key: the
-// store's owner can neither recognise a chunk that he knows by its name, nor a
-// file by the lengths of its chunks without breaking the cutter's key first.
-// docs/formats/chunking.md says what that is worth.
+// Names and boundaries depend on the repository's dedup key. Without it, the owner of the store can
+// recognize neither a known chunk by its name nor, unless they break the cutter's key, a file by
+// the lengths of its chunks. docs/formats/chunking.md describes how much protection that is.
 package chunk

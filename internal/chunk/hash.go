@@ -6,9 +6,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A Hasher makes the names of chunks: BLAKE3 in its keyed mode, under the
-// repository's dedup key. Not for concurrent use; about 10 KB, and no
-// allocation a call.
+// A Hasher computes the hashes that name chunks: keyed BLAKE3 with the repository's dedup key. It
+// must not be used concurrently. It takes about 10 KB, and its calls do not allocate.
 type Hasher struct {
 	h   *blake3.Hasher
 	sum backup.ChunkHash

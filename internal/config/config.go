@@ -1,7 +1,7 @@
 // Package config reads bctl's settings. Flags take precedence over the environment, and the
 // environment over the file.
 //
-// Each setting has a key ("store.region"), which is its place in the YAML file, and an environment
+// Each setting has a key ("store.region"), which is its path in the YAML file, and an environment
 // variable; some have a flag. The file is strict: unknown keys, duplicate keys and values of the
 // wrong type are errors with file and line. A secret can be read from a separate file, which is
 // named by the setting of the same name with "_file". Paths in the file are relative to its
@@ -33,6 +33,7 @@ type Config struct {
 	Store  Store  `yaml:"store"`
 	NATS   NATS   `yaml:"nats"`
 	Worker Worker `yaml:"worker"`
+	Pruner Pruner `yaml:"pruner"`
 	Log    Log    `yaml:"log"`
 	HTTP   HTTP   `yaml:"http"`
 	Trace  Trace  `yaml:"trace"`
@@ -83,8 +84,8 @@ type NATS struct {
 	Replicas        int    `yaml:"replicas" default:"1" doc:"Copies of each stream: 1, 3 or 5."`
 }
 
-// Worker tunes the services. 0 is the default, which suits most installations. means is the value of
-// that default in a service.
+// Worker tunes the services. 0 is the default, which suits most installations. means is the value
+// of that default in a service.
 type Worker struct {
 	Name        string        `yaml:"name" doc:"Name of this worker in progress displays and logs. Default: host name and process id."`
 	Site        string        `yaml:"site" default:"default" doc:"Walker, reader: the site whose filers this worker can reach."`
@@ -104,6 +105,16 @@ type Worker struct {
 	Queued      int           `yaml:"queued" default:"0" means:"512" doc:"Committer: maximum tasks, and maximum batches, that are assigned at a time."`
 	MaxRunning  int           `yaml:"max_running" default:"0" means:"64" doc:"Committer: maximum running snapshots per site; policies start no more than that."`
 	MaxPerFiler int           `yaml:"max_running_per_filer" default:"0" means:"4" doc:"Committer: maximum running snapshots per filer."`
+}
+
+// Pruner tunes the pruner. 0 is the default, as for Worker, but no limit for what it asks of the store.
+type Pruner struct {
+	Interval  time.Duration `yaml:"interval" default:"0s" means:"1h" doc:"Pruner: maximum time between two passes. A pass also begins within 30s after a snapshot was forgotten or has ended."`
+	MaxMemory int           `yaml:"max_memory" default:"0" means:"256" doc:"Pruner: maximum MiB for the marks of chunks that are needed. A repository that needs more is pruned in several rounds, each of which reads the index again."`
+	MaxUnused int           `yaml:"max_unused" default:"0" means:"10" doc:"Pruner: maximum percentage of the stored bytes that may stay unused in packs that are needed in part. If there is more, what is needed of such packs is copied. 100: packs are only deleted as a whole."`
+	// The store may be shared with backups and restores.
+	RequestsPerSecond int `yaml:"requests_per_second" default:"500" doc:"Pruner: maximum requests per second to the store. Each object that is deleted counts as a request, and so do 1,000 listed ones. 0: no limit."`
+	BytesPerSecond    int `yaml:"bytes_per_second" default:"0" means:"no limit" doc:"Pruner: maximum bytes per second that it reads from the store and writes to it, which it does to copy what is needed of packs."`
 }
 
 // Log is the level and format of logs.
@@ -250,7 +261,7 @@ func (c *Config) LockDir() (string, error) {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("find a place for locks: %w", err)
+		return "", fmt.Errorf("find a directory for locks: %w", err)
 	}
 	return filepath.Join(dir, "bctl", "locks"), nil
 }

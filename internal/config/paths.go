@@ -16,28 +16,28 @@ func (e *MisplacedError) Error() string { return e.text }
 // scheme matches the beginning of a URL. A path that begins with "/" or "." has none.
 var scheme = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+):`)
 
-// A place is a setting that names a directory or file on this machine, unless it is a URL of one of
-// these kinds.
-type place struct {
+// A localSetting is a setting that names a directory or file on this machine, unless it is a URL of
+// one of these kinds.
+type localSetting struct {
 	kinds []string
 	what  string
 }
 
-var places = map[string]place{
+var localSettings = map[string]localSetting{
 	"repo":      {nil, "a directory of this machine"},
 	"index.url": {[]string{"postgres://", "postgresql://", "sqlite:"}, "an index"},
 	"store.url": {[]string{"s3://", "file://"}, "a store"},
 }
 
 // local reports whether the rest of a URL of this kind is a path.
-func (place) local(kind string) bool { return kind == "sqlite:" || kind == "file://" }
+func (localSetting) local(kind string) bool { return kind == "sqlite:" || kind == "file://" }
 
-// checkPlace fails if a place is a URL of another kind: otherwise a directory of that name would be
-// created. The error does not contain the URL, which may have a password.
-func checkPlace(key, text string) error {
-	place, is := places[key]
+// checkLocal fails if a localSetting is a URL of another kind: otherwise a directory of that name
+// would be created. The error does not contain the URL, which may have a password.
+func checkLocal(key, text string) error {
+	setting, is := localSettings[key]
 	found := scheme.FindStringSubmatch(text)
-	if !is || found == nil || slices.ContainsFunc(place.kinds, func(kind string) bool { return strings.HasPrefix(text, kind) }) {
+	if !is || found == nil || slices.ContainsFunc(setting.kinds, func(kind string) bool { return strings.HasPrefix(text, kind) }) {
 		return nil
 	}
 	meant := "bctl keeps packs in a directory, or in S3 (--store s3://BUCKET/PREFIX), and its index in a file or Postgres (--index)"
@@ -53,25 +53,25 @@ func checkPlace(key, text string) error {
 	case "file":
 		meant = "give the path alone"
 	}
-	return &MisplacedError{fmt.Sprintf("a URL of this kind (%s:…) is not %s: %s", found[1], place.what, meant)}
+	return &MisplacedError{fmt.Sprintf("a URL of this kind (%s:…) is not %s: %s", found[1], setting.what, meant)}
 }
 
 // path splits the value of a setting that names a file or directory on this machine into the prefix
 // before the path, and the path. ok is false if the value or the setting does not name one.
 func (s *Setting) path(text string) (prefix, path string, ok bool) {
-	place, isPlace := places[s.Key]
+	setting, isLocal := localSettings[s.Key]
 	switch {
 	case text == "":
 		return "", "", false
 	case strings.HasSuffix(s.Key, "_file"), s.Key == "worker_key", s.Key == "committer_key", s.Key == "identity":
 		return "", text, true
-	case !isPlace:
+	case !isLocal:
 		return "", "", false
 	}
-	for _, kind := range place.kinds {
+	for _, kind := range setting.kinds {
 		rest, is := strings.CutPrefix(text, kind)
 		switch {
-		case is && !place.local(kind):
+		case is && !setting.local(kind):
 			return "", "", false
 		case is:
 			return kind, rest, true
@@ -91,7 +91,7 @@ func (s *Setting) locate(text, dir string, env func(string) (string, bool)) (str
 	if err != nil {
 		return "", err
 	}
-	if dir != "" && !filepath.IsAbs(path) && scheme.FindString(path) == "" { // checkPlace reports paths with a scheme
+	if dir != "" && !filepath.IsAbs(path) && scheme.FindString(path) == "" { // checkLocal reports paths with a scheme
 		path = filepath.Join(dir, path)
 	}
 	return prefix + path, nil
@@ -105,11 +105,11 @@ func ExpandHome(path string, env func(string) (string, bool)) (string, error) {
 	}
 	rest, mine := strings.CutPrefix(path, "~/")
 	if !mine && path != "~" {
-		return "", fmt.Errorf("%q: of home directories only your own has a short form (~/); for a directory of this name write ./%s", path, path)
+		return "", fmt.Errorf("%q: only your own home directory has a short form (~/); write ./%s for a directory of this name", path, path)
 	}
 	home, _ := env("HOME")
 	if !filepath.IsAbs(home) {
-		return "", fmt.Errorf("%q: there is no home directory (HOME is not set)", path)
+		return "", fmt.Errorf("%q: the home directory is unknown (HOME is not set)", path)
 	}
 	if !mine {
 		return home, nil

@@ -36,8 +36,8 @@ func pathSettings(t *testing.T) []Setting {
 func TestPaths(t *testing.T) {
 	for _, s := range pathSettings(t) {
 		prefixes := []string{""}
-		for _, kind := range places[s.Key].kinds {
-			if places[s.Key].local(kind) {
+		for _, kind := range localSettings[s.Key].kinds {
+			if localSettings[s.Key].local(kind) {
 				prefixes = append(prefixes, kind)
 			}
 		}
@@ -54,11 +54,11 @@ func TestPaths(t *testing.T) {
 			} {
 				wants(t, s, prefix+test.value, prefix+test.inFile, prefix+test.typed)
 			}
-			wantsError(t, s, prefix+"~root/x", "only your own has a short form", "/home/me")
+			wantsError(t, s, prefix+"~root/x", "only your own home directory has a short form", "/home/me")
 			wantsError(t, s, prefix+"~/x", "HOME is not set", "")
 		}
-		for _, kind := range places[s.Key].kinds {
-			if !places[s.Key].local(kind) {
+		for _, kind := range localSettings[s.Key].kinds {
+			if !localSettings[s.Key].local(kind) {
 				wants(t, s, kind+"~/x", kind+"~/x", kind+"~/x")
 			}
 		}
@@ -183,7 +183,7 @@ func TestURLsOfAnotherKind(t *testing.T) {
 		}
 	}
 	for _, value := range []string{"/srv/s3:/x", "./s3://x", "../a:b", "backup", "c:"} {
-		for key := range places {
+		for key := range localSettings {
 			if _, err := load(t, "", nil, map[string]string{key: value}); err != nil {
 				t.Errorf("%s %s: %v", key, value, err)
 			}

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"path/filepath"
 	"reflect"
@@ -17,7 +16,7 @@ import (
 
 // A Setting describes one setting.
 type Setting struct {
-	Key     string // such as "store.region": its place in the file
+	Key     string // such as "store.region": its path in the file
 	Env     string
 	Flag    string // "": none
 	Type    string // string, number, duration, boolean, list
@@ -72,7 +71,7 @@ func typeName(v reflect.Value) string {
 
 // set parses a value as it is written in the environment.
 func (s *Setting) set(text string) error {
-	if err := checkPlace(s.Key, text); err != nil {
+	if err := checkLocal(s.Key, text); err != nil {
 		return err
 	}
 	switch p := s.value.Addr().Interface().(type) {
@@ -142,13 +141,13 @@ func (a *applier) fail(n *yaml.Node, format string, args ...any) error {
 
 func (a *applier) mapping(prefix string, n *yaml.Node) error {
 	if n.Kind != yaml.MappingNode {
-		return a.fail(n, "%s should be a group of settings", strings.TrimSuffix("the file."+prefix, "."))
+		return a.fail(n, "%s must be a group of settings", strings.TrimSuffix("the file."+prefix, "."))
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name, value := n.Content[i], n.Content[i+1]
 		key := prefix + name.Value
 		if line, ok := a.seen[key]; ok {
-			return a.fail(name, "%s is set already, in line %d", key, line)
+			return a.fail(name, "%s is already set in line %d", key, line)
 		}
 		a.seen[key] = name.Line
 		if err := a.one(key, name, value); err != nil {
@@ -179,7 +178,7 @@ func (a *applier) one(key string, name, value *yaml.Node) error {
 		var parts []string
 		for _, part := range value.Content {
 			if part.Kind != yaml.ScalarNode || strings.Contains(part.Value, ",") {
-				return a.fail(part, "%s: not a plain text without commas", key)
+				return a.fail(part, "%s: an element must be a plain text without commas", key)
 			}
 			parts = append(parts, part.Value)
 		}
@@ -195,22 +194,4 @@ func (a *applier) one(key string, name, value *yaml.Node) error {
 		return fmt.Errorf("%s:%d: %s: %w: %w", a.file, value.Line, key, err, backup.ErrInvalid)
 	}
 	return nil
-}
-
-// Table returns the settings as the Markdown table of docs/configuration.md.
-func Table() string {
-	var b strings.Builder
-	b.WriteString("| setting | environment | flag | type | default | meaning |\n| --- | --- | --- | --- | --- | --- |\n")
-	for _, s := range Settings() {
-		flag := ""
-		if s.Flag != "" {
-			flag = "`--" + s.Flag + "`"
-		}
-		def := cmp.Or(s.Means, s.Default)
-		if def != "" && !strings.Contains(def, " ") { // a value, not words
-			def = "`" + def + "`"
-		}
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s | %s |\n", s.Key, s.Env, flag, s.Type, def, s.Doc)
-	}
-	return b.String()
 }

@@ -18,21 +18,20 @@ import (
 )
 
 func configurationGroup(p *Parts) Group {
-	g := Group{Name: "configuration", Checks: []Check{{ID: "configuration.settings", Run: func(context.Context) Result { return settings(p) }}}}
-	add := func(id string, run func() Result) {
-		g.Checks = append(g.Checks, Check{ID: id, Needs: []string{"configuration.settings"}, Run: func(context.Context) Result { return run() }})
-	}
-	add("configuration.environment", func() Result { return environment(p.Environ) })
-	add("configuration.files", func() Result { return files(p) })
-	add("configuration.secrets", func() Result { return secrets(p) })
-	add("configuration.certificates", func() Result { return certificates(p, time.Now()) })
+	g := Group{Name: "configuration"}
+	const read = "configuration.settings"
+	g.add(read, func(context.Context) Finding { return settings(p) })
+	g.add("configuration.environment", func(context.Context) Finding { return environment(p.Environ) }, read)
+	g.add("configuration.files", func(context.Context) Finding { return files(p) }, read)
+	g.add("configuration.secrets", func(context.Context) Finding { return secrets(p) }, read)
+	g.add("configuration.certificates", func(context.Context) Finding { return certificates(p, time.Now()) }, read)
 	return g
 }
 
-func settings(p *Parts) Result {
+func settings(p *Parts) Finding {
 	switch {
 	case p.ConfigError != nil:
-		return fail("correct it; docs/configuration.md lists all settings", "%s", oneLine(p.ConfigError))
+		return failWith("correct it; docs/configuration.md lists all settings", p.ConfigError)
 	case p.ConfigFile != "":
 		return ok("%s is read", p.ConfigFile)
 	case p.Config.Repo != "":
@@ -47,7 +46,7 @@ var notSettings = []string{"BCTL_CONFIG", "BCTL_S3_ACCESS_KEY_ID", "BCTL_S3_SECR
 
 // environment looks for variables that look like settings but are not, because a misspelt variable
 // causes no error.
-func environment(environ []string) Result {
+func environment(environ []string) Finding {
 	known := slices.Clone(notSettings)
 	for _, s := range config.Settings() {
 		known = append(known, s.Env)
@@ -91,13 +90,13 @@ func collectFiles(list []namedFile, prefix string, v reflect.Value) []namedFile 
 	return list
 }
 
-// optional reports whether the role works without the file: only readers seal packs, and only those
-// who restore need identities.
+// optional reports whether the role works without the file: only readers seal packs, and only
+// operators need identities.
 func (f *namedFile) optional(p *Parts) bool {
 	return f.key == "worker_key" && !p.is(installation.Reader) || f.key == "committer_key" && !p.is(installation.Committer) || f.key == "identity" && p.Role != installation.Operator
 }
 
-func files(p *Parts) Result {
+func files(p *Parts) Finding {
 	var v verdict
 	read := 0
 	for _, f := range namedFiles(p.Config) {
@@ -106,13 +105,13 @@ func files(p *Parts) Result {
 		case errors.Is(err, fs.ErrNotExist) && f.optional(p):
 			continue
 		case errors.Is(err, fs.ErrNotExist) && f.key == "identity":
-			v.add(warn("put it there to restore; nothing else needs it", "identity: %s", oneLine(err)))
+			v.add(warn("copy it there before a restore; no other command needs it", "identity: %s", oneLine(err)))
 			continue
 		case errors.Is(err, fs.ErrPermission):
-			v.add(fail(fmt.Sprintf("let user %d read it", os.Getuid()), "%s: %s may not be read", f.key, f.path))
+			v.add(fail(fmt.Sprintf("give user %d read permission", os.Getuid()), "%s: no permission to read %s", f.key, f.path))
 			continue
 		case err != nil:
-			v.add(fail("put it there, or correct "+f.key, "%s: %s", f.key, oneLine(err)))
+			v.add(fail("create it, or correct "+f.key, "%s: %s", f.key, oneLine(err)))
 			continue
 		}
 		info, err := file.Stat()
@@ -122,13 +121,13 @@ func files(p *Parts) Result {
 		case info.IsDir():
 			v.add(fail("name a file", "%s: %s is a directory", f.key, f.path))
 		case info.Size() == 0:
-			v.add(fail("write it again", "%s: %s is empty", f.key, f.path))
+			v.add(fail("replace it", "%s: %s is empty", f.key, f.path))
 		default:
 			read++
 		}
 	}
-	v.ok("%s that settings name can be read", plural(read, "file"))
-	return v.result()
+	v.ok("%s named in the settings can be read", plural(read, "file"))
+	return v.finding()
 }
 
 // secret reports whether a file's content must be kept secret. Certificates are public.
@@ -136,13 +135,13 @@ func (f *namedFile) secret() bool {
 	return !strings.HasSuffix(f.key, "ca_file") && !strings.HasSuffix(f.key, "cert_file")
 }
 
-func secrets(p *Parts) Result {
+func secrets(p *Parts) Finding {
 	var v verdict
 	kept := 0
 	list := namedFiles(p.Config)
 	list = slices.DeleteFunc(list, func(f namedFile) bool { return !f.secret() })
 	if p.ConfigFile != "" && holdsSecret(p.ConfigFile) {
-		list = append(list, namedFile{"the configuration, which holds a secret", p.ConfigFile})
+		list = append(list, namedFile{"the configuration, which contains a secret", p.ConfigFile})
 	}
 	for _, f := range list {
 		info, err := os.Stat(f.path)
@@ -151,15 +150,15 @@ func secrets(p *Parts) Result {
 		}
 		switch mode := info.Mode().Perm(); {
 		case mode&0o007 != 0:
-			v.add(fail("chmod o= "+f.path, "%s: everybody on this machine can read or change %s (mode %04o)", f.key, f.path, mode))
+			v.add(fail("chmod o= "+f.path, "%s: every user of this machine can read or change %s (mode %04o)", f.key, f.path, mode))
 		case mode&0o020 != 0:
 			v.add(warn("chmod g-w "+f.path, "%s: a group can change %s (mode %04o)", f.key, f.path, mode))
 		default:
 			kept++
 		}
 	}
-	v.ok("%s kept from others", plural(kept, "secret file"))
-	return v.result()
+	v.ok("%s protected from other users", plural(kept, "secret file"))
+	return v.finding()
 }
 
 // holdsSecret reports whether the configuration file itself contains a secret.
@@ -177,7 +176,7 @@ func holdsSecret(file string) bool {
 	return c.Index.Password+c.Store.SecretKey+c.Store.SessionToken+c.NATS.Password != "" || password(c.Index.URL) || slices.ContainsFunc(strings.Split(c.NATS.URL, ","), password)
 }
 
-func certificates(p *Parts, now time.Time) Result {
+func certificates(p *Parts, now time.Time) Finding {
 	var v verdict
 	for _, f := range namedFiles(p.Config) {
 		if f.secret() {
@@ -196,7 +195,7 @@ func certificates(p *Parts, now time.Time) Result {
 			found++
 			c, err := x509.ParseCertificate(block.Bytes)
 			if err != nil {
-				v.add(fail("write it again", "%s: %s", f.key, oneLine(err)))
+				v.add(fail("replace it", "%s: %s", f.key, oneLine(err)))
 				continue
 			}
 			r := certificate(c, now)
@@ -210,11 +209,11 @@ func certificates(p *Parts, now time.Time) Result {
 			}
 		}
 		if found == 0 {
-			v.add(fail("write it again", "%s: no certificate is in %s", f.key, f.path))
+			v.add(fail("replace it", "%s: no certificate is in %s", f.key, f.path))
 		}
 	}
 	if len(v.good)+len(v.bad) == 0 {
 		return skip("no settings name certificates")
 	}
-	return v.result()
+	return v.finding()
 }

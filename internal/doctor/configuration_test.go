@@ -39,7 +39,7 @@ func TestConfiguration(t *testing.T) {
 		keys := settings{"BCTL_WORKER_KEY": "/nowhere/worker.key"}
 		examine(t, keys, "reader", "configuration").want(t, "configuration.files", doctor.Failure, "worker_key")
 		examine(t, keys, "committer", "configuration").want(t, "configuration.files", doctor.OK)
-		examine(t, settings{"BCTL_IDENTITY": "/nowhere/identity"}, "operator", "configuration").want(t, "configuration.files", doctor.Warning, "identity", "to restore")
+		examine(t, settings{"BCTL_IDENTITY": "/nowhere/identity"}, "operator", "configuration").want(t, "configuration.files", doctor.Warning, "identity", "before a restore")
 	})
 	t.Run("secrets", func(t *testing.T) {
 		open := write(t, "open.key", read(t, key))

@@ -16,7 +16,7 @@
 // Checks use the clients of the services (their Inspect functions), so that they test what bctl
 // does. They change nothing: a permission is tested with a request that the server refuses for
 // another reason. The exception are small objects in the store, which are deleted if that is
-// allowed, and reported otherwise. Results never contain secrets.
+// allowed, and reported otherwise. Findings never contain secrets.
 package doctor
 
 import (
@@ -38,8 +38,8 @@ const (
 	NotTested Status = "not_tested"
 )
 
-// A Result is the finding of a check.
-type Result struct {
+// A Finding is what a check has found.
+type Finding struct {
 	Status Status
 	Seen   string // the observation, or the reason why it was not tested
 	Advice string // the recommended change; empty if there is none
@@ -50,7 +50,7 @@ type Check struct {
 	ID      string        // unique among all groups: "nats.streams"
 	Needs   []string      // earlier checks in its group that must succeed first
 	Timeout time.Duration // 0: usualTimeout
-	Run     func(ctx context.Context) Result
+	Run     func(ctx context.Context) Finding
 }
 
 // A Group consists of the checks of one dependency.
@@ -60,10 +60,16 @@ type Group struct {
 	Close  func() // closes what the checks have opened; nil: nothing
 }
 
-// An Outcome is the result of one check.
+// add appends a check, and returns it. It needs the given earlier checks of the group.
+func (g *Group) add(id string, run func(context.Context) Finding, needs ...string) *Check {
+	g.Checks = append(g.Checks, Check{ID: id, Needs: needs, Run: run})
+	return &g.Checks[len(g.Checks)-1]
+}
+
+// An Outcome is the finding of one check.
 type Outcome struct {
 	Group, ID string
-	Result
+	Finding
 	Took time.Duration
 }
 
@@ -116,13 +122,13 @@ func (g *Group) run(ctx context.Context, to chan<- Outcome) {
 		}
 		switch {
 		case blame != c.ID:
-			o.Result = Result{NotTested, "because of " + blame, ""}
+			o.Finding = Finding{NotTested, "because of " + blame, ""}
 		case ctx.Err() != nil:
-			o.Result = Result{NotTested, "interrupted", ""}
+			o.Finding = Finding{NotTested, "interrupted", ""}
 		default:
 			begin := time.Now()
 			var hangs bool
-			o.Result, hangs = c.run(ctx)
+			o.Finding, hangs = c.run(ctx)
 			o.Took = time.Since(begin)
 			left = left || hangs
 		}
@@ -138,14 +144,11 @@ func (g *Group) run(ctx context.Context, to chan<- Outcome) {
 
 // run runs the check. It may abandon it: a system call that waits for an unavailable filer does not
 // end before the filer is back, or the process has ended.
-func (c *Check) run(ctx context.Context) (r Result, left bool) {
-	limit := c.Timeout
-	if limit == 0 {
-		limit = usualTimeout
-	}
+func (c *Check) run(ctx context.Context) (r Finding, left bool) {
+	limit := cmp.Or(c.Timeout, usualTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, errTooLong)
 	defer cancel()
-	done := make(chan Result, 1)
+	done := make(chan Finding, 1)
 	go func() { done <- c.Run(ctx) }()
 	select {
 	case r := <-done:
@@ -160,9 +163,9 @@ func (c *Check) run(ctx context.Context) (r Result, left bool) {
 	case <-grace.C:
 	}
 	if !errors.Is(context.Cause(ctx), errTooLong) {
-		return Result{NotTested, "interrupted", ""}, true
+		return Finding{NotTested, "interrupted", ""}, true
 	}
-	return Result{Failure, fmt.Sprintf("no answer within %v", limit), "find out what it hangs at: it does not end when it is told to"}, true
+	return Finding{Failure, fmt.Sprintf("no answer within %v", limit), "find out which call hangs: the check did not end when it was cancelled"}, true
 }
 
 // unwind is how long a check may take to return after its time limit.
@@ -170,33 +173,39 @@ const unwind = time.Second
 
 var errTooLong = errors.New("it takes too long")
 
-// ok, warn, fail and skip make results.
-func ok(format string, args ...any) Result { return Result{OK, fmt.Sprintf(format, args...), ""} }
+// ok, warn, fail and skip make findings.
+func ok(format string, args ...any) Finding { return Finding{OK, fmt.Sprintf(format, args...), ""} }
 
-func warn(advice, format string, args ...any) Result {
-	return Result{Warning, fmt.Sprintf(format, args...), advice}
+func warn(advice, format string, args ...any) Finding {
+	return Finding{Warning, fmt.Sprintf(format, args...), advice}
 }
 
-func fail(advice, format string, args ...any) Result {
-	return Result{Failure, fmt.Sprintf(format, args...), advice}
+func fail(advice, format string, args ...any) Finding {
+	return Finding{Failure, fmt.Sprintf(format, args...), advice}
 }
 
-func skip(format string, args ...any) Result {
-	return Result{NotTested, fmt.Sprintf(format, args...), ""}
+func skip(format string, args ...any) Finding {
+	return Finding{NotTested, fmt.Sprintf(format, args...), ""}
 }
+
+// failWith is fail for an error.
+func failWith(advice string, err error) Finding { return fail(advice, "%s", oneLine(err)) }
+
+// skipWith is skip for an error.
+func skipWith(err error) Finding { return skip("%s", oneLine(err)) }
 
 // A verdict collects the findings of one check about several things. Its status is the worst of
 // them.
 type verdict struct {
 	good []string // findings without a problem
-	bad  []Result
+	bad  []Finding
 }
 
 func (v *verdict) ok(format string, args ...any) {
 	v.good = append(v.good, fmt.Sprintf(format, args...))
 }
 
-func (v *verdict) add(r Result) {
+func (v *verdict) add(r Finding) {
 	if r.Status == OK {
 		v.good = append(v.good, r.Seen)
 		return

@@ -25,12 +25,12 @@ func TestACheckThatHangs(t *testing.T) {
 		begin := time.Now()
 		lines, s := collect(t.Context(),
 			Group{Name: "a", Close: func() { closed = true }, Checks: []Check{
-				{ID: "a.hangs", Timeout: 10 * time.Second, Run: func(context.Context) Result { <-release; return ok("") }},
-				{ID: "a.needs", Needs: []string{"a.hangs"}, Run: func(context.Context) Result { return ok("ran") }},
-				{ID: "a.needs it too", Needs: []string{"a.needs"}, Run: func(context.Context) Result { return ok("ran") }},
-				{ID: "a.apart", Run: func(context.Context) Result { return ok("ran") }},
+				{ID: "a.hangs", Timeout: 10 * time.Second, Run: func(context.Context) Finding { <-release; return ok("") }},
+				{ID: "a.needs", Needs: []string{"a.hangs"}, Run: func(context.Context) Finding { return ok("ran") }},
+				{ID: "a.needs it too", Needs: []string{"a.needs"}, Run: func(context.Context) Finding { return ok("ran") }},
+				{ID: "a.apart", Run: func(context.Context) Finding { return ok("ran") }},
 			}},
-			Group{Name: "b", Checks: []Check{{ID: "b", Run: func(context.Context) Result { other = time.Since(begin); return warn("advice", "ran") }}}})
+			Group{Name: "b", Checks: []Check{{ID: "b", Run: func(context.Context) Finding { other = time.Since(begin); return warn("advice", "ran") }}}})
 		want := []string{"a.hangs failure no answer within 10s", "a.needs not_tested because of a.hangs", "a.needs it too not_tested because of a.hangs", "a.apart ok ran", "b warning ran"}
 		if !slices.Equal(lines, want) {
 			t.Errorf("%q", lines)
@@ -54,7 +54,7 @@ func TestACheckThatListens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closed := false
 		lines, _ := collect(t.Context(), Group{Name: "a", Close: func() { closed = true }, Checks: []Check{
-			{ID: "a", Run: func(ctx context.Context) Result { <-ctx.Done(); return fail("x", "%v", context.Cause(ctx)) }},
+			{ID: "a", Run: func(ctx context.Context) Finding { <-ctx.Done(); return fail("x", "%v", context.Cause(ctx)) }},
 		}})
 		if want := []string{"a failure " + errTooLong.Error()}; !slices.Equal(lines, want) || !closed {
 			t.Errorf("%q, closed %v", lines, closed)
@@ -70,8 +70,8 @@ func TestInterrupted(t *testing.T) {
 		release := make(chan struct{})
 		begin := time.Now()
 		lines, s := collect(ctx, Group{Name: "a", Checks: []Check{
-			{ID: "a.1", Run: func(context.Context) Result { cancel(errors.New("Ctrl-C")); <-release; return ok("") }},
-			{ID: "a.2", Run: func(context.Context) Result { return ok("ran") }},
+			{ID: "a.1", Run: func(context.Context) Finding { cancel(errors.New("Ctrl-C")); <-release; return ok("") }},
+			{ID: "a.2", Run: func(context.Context) Finding { return ok("ran") }},
 		}})
 		if want := []string{"a.1 not_tested interrupted", "a.2 not_tested interrupted"}; !slices.Equal(lines, want) || s.NotTested != 2 {
 			t.Errorf("%q %+v", lines, s)
@@ -90,7 +90,7 @@ func TestVerdict(t *testing.T) {
 	v.add(warn("do this", "not so good"))
 	v.add(fail("do that", "bad"))
 	v.add(ok("fine, too"))
-	if got, want := v.result(), (Result{Failure, "not so good; bad; fine; fine, too", "do this; do that"}); got != want {
+	if got, want := v.finding(), (Finding{Failure, "not so good; bad; fine; fine, too", "do this; do that"}); got != want {
 		t.Errorf("%+v", got)
 	}
 }
@@ -123,7 +123,7 @@ func TestForPeople(t *testing.T) {
 	for got, want := range map[string]string{
 		duration(1500 * time.Nanosecond): "0.0015 ms", duration(-20 * time.Millisecond): "20 ms", duration(90 * time.Second): "90 s",
 		duration(5 * time.Minute): "5 min", duration(3 * time.Hour): "3 h", duration(50 * time.Hour): "2 days",
-		size(5): "5 B", size(2048): "2 KiB", size(3 << 30): "3 GiB", plural(1, "file"): "1 file", plural(0, "file"): "0 files",
+		size(5): "5 B", size(2048): "2.0 KiB", size(3 << 30): "3.0 GiB", plural(1, "file"): "1 file", plural(0, "file"): "0 files",
 		some([]string{"a", "b", "c", "d"}): "a, b, c and 1 more", some([]string{"a"}): "a",
 		oneLine(errors.New("a\nb\x1b[31m c")): "a b [31m c",
 	} {

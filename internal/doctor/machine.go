@@ -15,15 +15,12 @@ import (
 )
 
 func machineGroup(p *Parts) Group {
-	add := func(id string, run func() Result) Check {
-		return Check{ID: id, Run: func(context.Context) Result { return run() }}
-	}
-	return Group{Name: "this machine", Checks: []Check{
-		add("machine.kernel", kernel),
-		add("machine.files", openFiles),
-		add("machine.memory", func() Result { return memory(p.Role) }),
-		add("machine.time", synchronised),
-	}}
+	g := Group{Name: "this machine"}
+	g.add("machine.kernel", kernel)
+	g.add("machine.files", openFiles)
+	g.add("machine.memory", func(context.Context) Finding { return memory(p.Role) })
+	g.add("machine.time", synchronized)
+	return g
 }
 
 // Kernel features: openat2, cachestat, RWF_DONTCACHE.
@@ -32,16 +29,16 @@ var kernels = []struct {
 	has          string
 }{{5, 6, "openat2"}, {6, 5, "cachestat"}, {6, 14, "RWF_DONTCACHE"}}
 
-func kernel() Result {
+func kernel(context.Context) Finding {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
-		return skip("%s", oneLine(err))
+		return skipWith(err)
 	}
 	release := unix.ByteSliceToString(name.Release[:])
 	return kernelOf(release)
 }
 
-func kernelOf(release string) Result {
+func kernelOf(release string) Finding {
 	var major, minor int
 	if n, err := fmt.Sscanf(release, "%d.%d", &major, &minor); n < 2 || err != nil {
 		return skip("Linux %s", release)
@@ -67,27 +64,27 @@ func kernelOf(release string) Result {
 // keeps each file in progress open.
 const leastFiles = 4096
 
-func openFiles() Result {
+func openFiles(context.Context) Finding {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return skip("%s", oneLine(err))
+		return skipWith(err)
 	}
 	if limit.Cur < leastFiles {
-		return warn(fmt.Sprintf("raise it to %d or more (LimitNOFILE in the unit, ulimit -n)", leastFiles), "%d files may be open at a time", limit.Cur)
+		return warn(fmt.Sprintf("raise it to %d or more (LimitNOFILE in the unit, ulimit -n)", leastFiles), "at most %d open files", limit.Cur)
 	}
-	return ok("%d files may be open at a time", limit.Cur)
+	return ok("at most %d open files", limit.Cur)
 }
 
 // leastMemory is the memory that a role needs with default settings, which is also what the
 // Kubernetes manifests request.
 var leastMemory = map[installation.Role]uint64{
-	installation.Walker: 256 << 20, installation.Reader: 768 << 20, installation.Committer: 256 << 20, installation.Operator: 64 << 20, "": 768 << 20,
+	installation.Walker: 256 << 20, installation.Reader: 768 << 20, installation.Committer: 256 << 20, installation.Pruner: 512 << 20, installation.Operator: 64 << 20, "": 768 << 20,
 }
 
-func memory(role installation.Role) Result {
+func memory(role installation.Role) Finding {
 	limit, from := memoryLimit("/proc", "/sys/fs/cgroup")
 	if limit == 0 {
-		return skip("neither /proc/meminfo nor a control group tells of a limit")
+		return skip("neither /proc/meminfo nor a control group names a limit")
 	}
 	text := fmt.Sprintf("%s (%s)", size(limit), from)
 	if least := leastMemory[role]; limit < least {
@@ -130,21 +127,21 @@ func memoryLimit(proc, cgroups string) (limit uint64, from string) {
 	return limit, from
 }
 
-// unsynchronised is the state of a clock that is not synchronized (TIME_ERROR of adjtimex(2)).
-const unsynchronised = 5
+// unsynchronized is the state of a clock that is not synchronized (TIME_ERROR of adjtimex(2)).
+const unsynchronized = 5
 
-func synchronised() Result {
+func synchronized(context.Context) Finding {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
 	if err != nil {
-		return skip("%s", oneLine(err))
+		return skipWith(err)
 	}
 	now := time.Now()
 	switch {
-	case state == unsynchronised || t.Status&unix.STA_UNSYNC != 0:
-		return warn("let NTP keep the clock (chrony, systemd-timesyncd), unless the machine that this one runs on does", "it is %s; nobody keeps the clock", now.UTC().Format(time.RFC3339))
+	case state == unsynchronized || t.Status&unix.STA_UNSYNC != 0:
+		return warn("synchronize the clock with NTP (chrony, systemd-timesyncd), unless its virtual machine host does", "it is %s; the clock is not synchronized", now.UTC().Format(time.RFC3339))
 	case now.Year() < 2024:
 		return fail("set the clock", "it is %s", now.UTC().Format(time.RFC3339))
 	}
-	return ok("it is %s; the clock is kept, to %s", now.UTC().Format(time.RFC3339), duration(time.Duration(t.Esterror)*time.Microsecond))
+	return ok("it is %s; the clock is synchronized, to %s", now.UTC().Format(time.RFC3339), duration(time.Duration(t.Esterror)*time.Microsecond))
 }

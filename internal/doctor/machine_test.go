@@ -9,7 +9,7 @@ import (
 
 func TestKernel(t *testing.T) {
 	t.Parallel()
-	for release, want := range map[string]Result{
+	for release, want := range map[string]Finding{
 		"6.18.44-amd64": {OK, "has openat2, cachestat, RWF_DONTCACHE", ""},
 		"6.1.0-40":      {OK, "has openat2, not cachestat (6.5) and RWF_DONTCACHE (6.14)", ""},
 		"5.4.0":         {Warning, "has no openat2 (5.6), cachestat (6.5), RWF_DONTCACHE (6.14)", "update the kernel"},

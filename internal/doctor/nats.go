@@ -31,55 +31,49 @@ type natsDoctor struct {
 type asked struct{ clock, sent, received time.Time }
 
 func natsGroup(p *Parts) Group {
-	g := Group{Name: "nats"}
-	if !p.Config.Fleet() {
-		why := "nats.url is not set: everything runs in one process"
-		if p.Role != "" && p.Role != installation.Operator {
-			g.Checks = []Check{failed("nats", fail("set nats.url (BCTL_NATS)", "nats.url is not set, and %s is part of a fleet", p.whom()))}
-		} else {
-			g.Checks = []Check{nothing("nats", why)}
-		}
-		return g
+	switch {
+	case p.Role == installation.Pruner:
+		return known("nats", skip("a pruner does not use NATS"))
+	case !p.Config.Fleet() && p.Role != "" && p.Role != installation.Operator:
+		return known("nats", fail("set nats.url (BCTL_NATS)", "nats.url is not set, and %s is part of a fleet", p.whom()))
+	case !p.Config.Fleet():
+		return known("nats", skip("nats.url is not set: everything runs in one process"))
 	}
 	d := &natsDoctor{p: p, options: p.NATS()}
-	g.Close = func() {
+	g := Group{Name: "nats", Close: func() {
 		if d.i != nil {
 			d.i.Close()
 		}
+	}}
+	servers := flow.Servers(p.Config.NATS.URL)
+	for n, server := range servers {
+		g.add(fmt.Sprintf("nats.server.%d", n+1), func(ctx context.Context) Finding { return d.server(ctx, server) })
 	}
-	var reached []string
-	for n, server := range flow.Servers(p.Config.NATS.URL) {
-		id := fmt.Sprintf("nats.server.%d", n+1)
-		reached = append(reached, id)
-		g.Checks = append(g.Checks, Check{ID: id, Run: func(ctx context.Context) Result { return d.server(ctx, server) }})
-	}
-	g.Checks = append(g.Checks, Check{ID: "nats.connection", Run: func(ctx context.Context) Result { return d.connection(len(reached)) }})
-	need := []string{"nats.connection"}
-	add := func(id string, run func(context.Context) Result) {
-		g.Checks = append(g.Checks, Check{ID: id, Needs: need, Run: run})
-	}
+	const connection = "nats.connection"
+	g.add(connection, func(context.Context) Finding { return d.connection(len(servers)) })
+	add := func(id string, run func(context.Context) Finding) { g.add(id, run, connection) }
 	add("nats.identity", d.identity)
 	add("nats.payload", d.payload)
 	add("nats.latency", d.latency)
 	for _, stream := range flow.Streams() {
-		add("nats.stream."+stream, func(ctx context.Context) Result { return d.stream(ctx, stream) })
+		add("nats.stream."+stream, func(ctx context.Context) Finding { return d.stream(ctx, stream) })
 	}
 	for _, stream := range d.inboxes() {
-		add("nats.queue."+stream, func(ctx context.Context) Result { return d.queue(ctx, stream) })
+		add("nats.queue."+stream, func(ctx context.Context) Finding { return d.queue(ctx, stream) })
 	}
 	add("nats.clock", d.clock)
 	access := d.access()
 	for _, right := range access.Rights() {
-		add("nats.may "+right.What, func(ctx context.Context) Result { return d.may(ctx, right) })
+		add("nats.may "+right.What, func(ctx context.Context) Finding { return d.may(ctx, right) })
 	}
 	if p.Role != "" {
-		add("nats.may not", func(ctx context.Context) Result { return d.mayNot(ctx, access) })
+		add("nats.may not", func(ctx context.Context) Finding { return d.mayNot(ctx, access) })
 	}
 	return g
 }
 
 // server connects to one server, and keeps the connection if it is the first.
-func (d *natsDoctor) server(ctx context.Context, at flow.Server) Result {
+func (d *natsDoctor) server(ctx context.Context, at flow.Server) Finding {
 	begin := time.Now()
 	i, err := flow.Inspect(ctx, d.options, at)
 	if err != nil {
@@ -100,25 +94,25 @@ func (d *natsDoctor) server(ctx context.Context, at flow.Server) Result {
 		v.add(fail("update the server", "%s has version %s, and bctl needs %s", at.Name, f.Version, flow.MinServer))
 	}
 	v.add(secured(f.TLS, f.Local, time.Now()))
-	return v.result()
+	return v.finding()
 }
 
-func (d *natsDoctor) unreachable(err error) Result {
+func (d *natsDoctor) unreachable(err error) Finding {
 	r := unreachable(err, "the NATS server", "nats.ca_file")
 	switch text := strings.ToLower(r.Seen); {
 	case strings.Contains(text, "authorization violation"), strings.Contains(text, "authentication"):
 		r.Advice = "correct nats.user and nats.password, nats.credentials_file, or nats.cert_file: the server does not know this client"
 		if d.options.CertFile != "" {
-			r.Advice += "; has its generation been retired? bctl deploy show tells"
+			r.Advice += "; check with bctl deploy show that its generation is not retired"
 		}
 	}
 	return r
 }
 
 // connection reports whether there is a connection for the following checks.
-func (d *natsDoctor) connection(of int) Result {
+func (d *natsDoctor) connection(of int) Finding {
 	if d.i == nil {
-		return fail("let one of the servers answer", "none of %s can be used", plural(of, "server"))
+		return fail("start one of the servers, or correct nats.url", "none of %s can be used", plural(of, "server"))
 	}
 	clusters := map[string]bool{}
 	for _, f := range d.servers {
@@ -127,63 +121,63 @@ func (d *natsDoctor) connection(of int) Result {
 	replicas := max(d.p.Config.NATS.Replicas, 1)
 	switch {
 	case len(clusters) > 1:
-		return fail("name servers of one cluster only in nats.url", "the servers are of different clusters")
+		return fail("name only servers of one cluster in nats.url", "the servers belong to different clusters")
 	case replicas > 1 && clusters[""]:
-		return fail("let the servers be a cluster, or set nats.replicas to 1", "nats.replicas is %d, but the server is alone", replicas)
+		return fail("configure the servers as a cluster, or set nats.replicas to 1", "nats.replicas is %d, but the server is not part of a cluster", replicas)
 	case of > 1 && len(d.servers) < of:
-		return warn("mend the others: bctl goes on as long as most of them are up", "%d of %s can be used", len(d.servers), plural(of, "server"))
+		return warn("repair the others: bctl works only while a majority of the servers is available", "%d of %s can be used", len(d.servers), plural(of, "server"))
 	case of == 1 && replicas > 1:
-		return warn("name all servers in nats.url: with this one away, a service cannot start", "one server of a cluster is named")
+		return warn("name all servers in nats.url: a service cannot start while this one is down", "only one server of a cluster is named")
 	}
 	return ok("%d of %s can be used", len(d.servers), plural(of, "server"))
 }
 
-func (d *natsDoctor) identity(context.Context) Result {
+func (d *natsDoctor) identity(context.Context) Finding {
 	switch f := d.servers[0]; {
 	case f.Open:
-		return warn("give each service an identity (bctl deploy init makes them)", "the server does not ask who connects: whoever reaches it can do all that bctl does")
+		return warn("give each service an identity (bctl deploy init creates them)", "the server does not authenticate clients: anyone who can reach it has all permissions of bctl")
 	case d.options.CertFile != "":
-		return ok("known by its certificate %s", d.options.CertFile)
+		return ok("authenticated by the certificate %s", d.options.CertFile)
 	case d.options.Credentials != "":
-		return ok("known by its credentials %s", d.options.Credentials)
+		return ok("authenticated by the credentials %s", d.options.Credentials)
 	case d.options.User != "":
-		return ok("known as %s, by a password", d.options.User)
+		return ok("authenticated as %s, by a password", d.options.User)
 	}
-	return ok("known by what nats.url says")
+	return ok("authenticated by nats.url")
 }
 
 // maxSensiblePayload is the limit above which the NATS documentation advises against larger
 // payloads.
 const maxSensiblePayload = 8 << 20
 
-func (d *natsDoctor) payload(context.Context) Result {
+func (d *natsDoctor) payload(context.Context) Finding {
 	smallest, largest := d.servers[0].MaxPayloadBytes, int64(0)
 	for _, f := range d.servers {
 		smallest, largest = min(smallest, f.MaxPayloadBytes), max(largest, f.MaxPayloadBytes)
 	}
 	switch {
 	case smallest < flow.MaxMessageBytes+4096:
-		return fail("set max_payload to 1MB, the default", "max_payload is %s, and bctl's messages have up to %s", size(uint64(max(smallest, 0))), size(flow.MaxMessageBytes))
+		return fail("set max_payload to 1MB, the default", "max_payload is %s, and bctl's messages have up to %s", size(smallest), size(flow.MaxMessageBytes))
 	case largest > maxSensiblePayload:
-		return warn("set max_payload to 1MB, the default: bctl needs no more", "max_payload is %s", size(uint64(largest)))
+		return warn("set max_payload to 1MB, the default: bctl needs no more", "max_payload is %s", size(largest))
 	}
-	return ok("max_payload is %s", size(uint64(smallest)))
+	return ok("max_payload is %s", size(smallest))
 }
 
 // slowRoundTrip is the limit for servers that distribute work: each task takes a few round trips.
 const slowRoundTrip = 100 * time.Millisecond
 
-func (d *natsDoctor) latency(context.Context) Result {
+func (d *natsDoctor) latency(context.Context) Finding {
 	took, err := d.i.RoundTrip(9)
 	if err != nil {
-		return fail("look at the network", "%s", oneLine(err))
+		return failWith("check the network", err)
 	}
 	return roundTrip(took, slowRoundTrip)
 }
 
-func roundTrip(took, slow time.Duration) Result {
+func roundTrip(took, slow time.Duration) Finding {
 	if took > slow {
-		return warn("bring them closer together, or find out what delays packets", "a round trip takes %s (median)", duration(took))
+		return warn("shorten the distance between the machines, or find out what delays packets", "a round trip takes %s (median)", duration(took))
 	}
 	return ok("a round trip takes %s (median)", duration(took))
 }
@@ -200,15 +194,15 @@ func (d *natsDoctor) owner(ctx context.Context, v *verdict, owner string) {
 		}
 	}
 	if *d.mine != "" && *d.mine != owner {
-		v.add(fail("give each fleet a NATS account of its own; if that repository is no more, delete the streams (docs/operations.md, One NATS, several fleets)",
-			"it belongs to another repository, %s, and this is %s: neither works for the other", owner, *d.mine))
+		v.add(fail("give each fleet its own NATS account; if that repository no longer exists, delete the streams (docs/operations.md, One NATS, several fleets)",
+			"it belongs to repository %s, and this is %s: services of one do no work for the other", owner, *d.mine))
 	}
 }
 
 // makes reports whether the role creates missing streams and queues.
 func (d *natsDoctor) makes() bool { return d.p.is(installation.Committer) }
 
-func (d *natsDoctor) stream(ctx context.Context, name string) Result {
+func (d *natsDoctor) stream(ctx context.Context, name string) Finding {
 	s, err := d.i.Stream(ctx, name)
 	if err != nil {
 		return d.missing(err)
@@ -217,20 +211,20 @@ func (d *natsDoctor) stream(ctx context.Context, name string) Result {
 	var v verdict
 	d.owner(ctx, &v, s.Owner)
 	if s.Storage != "file" {
-		v.add(warn("delete the stream while nothing runs: the keeper makes it again, in files", "it is kept in memory, and lost when its servers restart"))
+		v.add(warn("delete the stream while no service runs: the keeper creates it again, with file storage", "it is stored in memory, and lost when its servers restart"))
 	}
 	for _, wrong := range s.Fixed {
-		v.add(fail("delete the stream, and the keeper makes it again", "%s", wrong))
+		v.add(fail("delete the stream: the keeper creates it again", "%s", wrong))
 	}
 	for _, wrong := range s.Wrong {
-		v.add(warn(fmt.Sprintf("a running committer sets it back: start one, and see what it logs; nats.replicas is %d here, and must be the same everywhere",
+		v.add(warn(fmt.Sprintf("a running committer resets it: start one, and check its log; nats.replicas is %d here, and must be the same everywhere",
 			max(d.p.Config.NATS.Replicas, 1)), "differs: %s", wrong))
 	}
 	for _, behind := range s.Behind {
-		v.add(warn("look at that server", "%s", behind))
+		v.add(warn("check that server", "%s", behind))
 	}
 	v.ok("%s, %s, %s", s.Storage, plural(s.Replicas, "replica"), plural(int(s.Messages), "message")+ledBy(s.Leader))
-	return v.result()
+	return v.finding()
 }
 
 func ledBy(leader string) string {
@@ -241,23 +235,24 @@ func ledBy(leader string) string {
 }
 
 // missing reports a stream or queue that cannot be examined.
-func (d *natsDoctor) missing(err error) Result {
-	const start = "start a committer: its keeper makes streams and queues"
+func (d *natsDoctor) missing(err error) Finding {
+	const start = "start a committer: its keeper creates streams and queues"
 	switch {
 	case errors.Is(err, flow.ErrNoJetStream):
 		return fail("enable JetStream at the servers (jetstream { store_dir: … }), and for this client's account", "JetStream is not enabled")
 	case errors.Is(err, flow.ErrDenied):
-		return skip("this client may not look at it")
+		return skip("this client has no permission to examine it")
 	case errors.Is(err, flow.ErrNoStream) && d.makes():
 		return warn(start, "there is no such stream yet")
 	case errors.Is(err, flow.ErrNoStream):
 		return fail(start, "there is no such stream")
-	case errors.Is(err, flow.ErrNoQueue) && d.makes():
-		return warn(start+" of sites that have filers", "there is no such queue yet")
 	case errors.Is(err, flow.ErrNoQueue):
-		return fail(start+"; and is there a filer at this site (worker.site)?", "there is no such queue")
+		// A worker that is installed before the first filer of its site is not broken.
+		site := d.p.Config.Worker.Site
+		return warn(fmt.Sprintf("register its first filer (bctl filer add NAME --site %s), or correct worker.site; the committer creates the queue", site),
+			"there is no queue for site %s: no filer has this site", site)
 	}
-	return fail("look at the server's log", "%s", oneLine(err))
+	return failWith("read the server's log", err)
 }
 
 // inboxes returns the streams from which the role takes messages.
@@ -272,7 +267,7 @@ func (d *natsDoctor) inboxes() []string {
 	return list
 }
 
-func (d *natsDoctor) queue(ctx context.Context, stream string) Result {
+func (d *natsDoctor) queue(ctx context.Context, stream string) Finding {
 	q, err := d.i.Queue(ctx, stream, d.p.Config.Worker.Site)
 	if err != nil {
 		return d.missing(err)
@@ -281,21 +276,21 @@ func (d *natsDoctor) queue(ctx context.Context, stream string) Result {
 	var v verdict
 	d.owner(ctx, &v, q.Owner)
 	if q.Paused > 0 {
-		v.add(warn("resume it (nats consumer resume), unless somebody holds the site's work on purpose", "%s is paused for another %s", q.Name, duration(q.Paused)))
+		v.add(warn("resume it (nats consumer resume), unless it is paused on purpose", "%s is paused for another %s", q.Name, duration(q.Paused)))
 	}
 	for _, wrong := range q.Wrong {
-		v.add(warn("a running committer sets it back: start one, and see what it logs", "%s differs: %s", q.Name, wrong))
+		v.add(warn("a running committer resets it: start one, and check its log", "%s differs: %s", q.Name, wrong))
 	}
 	for _, behind := range q.Behind {
-		v.add(warn("look at that server", "%s", behind))
+		v.add(warn("check that server", "%s", behind))
 	}
-	v.ok("%s: %d waiting, %d in hand, %s", q.Name, q.Pending, q.InHand, plural(q.Waiting, "request")+ledBy(q.Leader))
-	return v.result()
+	v.ok("%s: %d waiting, %d delivered, %s", q.Name, q.Pending, q.InHand, plural(q.Waiting, "request")+ledBy(q.Leader))
+	return v.finding()
 }
 
-func (d *natsDoctor) clock(context.Context) Result {
+func (d *natsDoctor) clock(context.Context) Finding {
 	if d.asked.clock.IsZero() {
-		return skip("no stream or queue has told the time")
+		return skip("no stream or queue reported the time")
 	}
 	return skew(d.asked.clock, d.asked.sent, d.asked.received, 0)
 }
@@ -323,21 +318,21 @@ func (d *natsDoctor) access() flow.Access {
 	return flow.Access{Publish: slices.Compact(all.Publish), Subscribe: slices.Compact(all.Subscribe)}
 }
 
-func (d *natsDoctor) may(ctx context.Context, right flow.Right) Result {
+func (d *natsDoctor) may(ctx context.Context, right flow.Right) Finding {
 	err := d.i.Has(ctx, right)
 	switch {
 	case err == nil:
 		return ok("allowed")
 	case errors.Is(err, flow.ErrDenied):
-		return fail("allow it to this client (bctl deploy refresh writes what the servers need)", "not allowed")
+		return fail("grant it to this client (bctl deploy refresh writes what the servers need)", "not allowed")
 	case errors.Is(err, backup.ErrUnavailable):
-		return skip("%s", oneLine(err))
+		return skipWith(err)
 	}
-	return fail("", "%s", oneLine(err))
+	return failWith("", err)
 }
 
 // mayNot tests requests that only other roles may make.
-func (d *natsDoctor) mayNot(ctx context.Context, access flow.Access) Result {
+func (d *natsDoctor) mayNot(ctx context.Context, access flow.Access) Finding {
 	refused := 0
 	var allowed []string
 	others := access.Others()
@@ -348,12 +343,12 @@ func (d *natsDoctor) mayNot(ctx context.Context, access flow.Access) Result {
 		case errors.Is(err, flow.ErrDenied):
 			refused++
 		default:
-			return skip("%s", oneLine(err))
+			return skipWith(err)
 		}
 	}
 	if len(allowed) == 0 {
-		return ok("%d things that other roles do are refused", refused)
+		return ok("%d operations of other roles are refused", refused)
 	}
-	return warn("restrict this client to what its role needs (bctl deploy init writes permissions)",
-		"it may do %d of %d things that other roles do: %s", len(allowed), len(others), some(allowed))
+	return warn("restrict this client to the permissions of its role (bctl deploy init writes permissions)",
+		"it may do %d of %d operations of other roles: %s", len(allowed), len(others), some(allowed))
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/installation"
 	"github.com/bctl/bctl/internal/testenv"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // natsServer starts a NATS server in this process, on its own port.
@@ -98,8 +98,8 @@ func TestNATSIsLeftAsItWas(t *testing.T) {
 		before = state(t, url)
 	}
 	found := examine(t, settings{"BCTL_NATS": url}, installation.Operator, "nats")
-	found.want(t, "nats.may not", doctor.Warning, "things that other roles do")
-	found.want(t, "nats.identity", doctor.Warning, "does not ask")
+	found.want(t, "nats.may not", doctor.Warning, "operations of other roles")
+	found.want(t, "nats.identity", doctor.Warning, "does not authenticate")
 	examine(t, settings{"BCTL_NATS": url}, "", "nats").onlyFails(t)
 	if after := state(t, url); after != before {
 		t.Errorf("before: %s\nafter:  %s", before, after)
@@ -153,7 +153,7 @@ func TestNATSBroken(t *testing.T) {
 		makeStreams(t, flow.Options{URL: url})
 		found := examine(t, settings{"BCTL_NATS": "nats://127.0.0.1:1," + url}, "", "nats")
 		found.want(t, "nats.server.1", doctor.Failure, "connection refused", "start the NATS server")
-		found.want(t, "nats.server.2", doctor.Warning, "version", "no TLS, to this machine")
+		found.want(t, "nats.server.2", doctor.Warning, "version", "no TLS, but the connection is to this machine")
 		found.want(t, "nats.connection", doctor.Warning, "1 of 2 servers")
 		found.onlyFails(t, "nats.server.1")
 	})
@@ -179,14 +179,15 @@ func TestNATSBroken(t *testing.T) {
 		url := natsServer(t, nil)
 		makeStreams(t, flow.Options{URL: url})
 		found := examine(t, settings{"BCTL_NATS": url, "BCTL_WORKER_SITE": "elsewhere"}, installation.Walker, "nats")
-		found.want(t, "nats.queue.BCTL_WALK", doctor.Failure, "worker.site")
+		found.want(t, "nats.queue.BCTL_WALK", doctor.Warning, "bctl filer add NAME --site elsewhere", "worker.site")
 		found.want(t, "nats.stream.BCTL_WALK", doctor.OK)
+		found.onlyFails(t)
 	})
 	t.Run("replicas", func(t *testing.T) {
 		url := natsServer(t, nil)
 		makeStreams(t, flow.Options{URL: url})
 		found := examine(t, settings{"BCTL_NATS": url, "BCTL_NATS_REPLICAS": "3"}, "", "nats")
-		found.want(t, "nats.connection", doctor.Failure, "the server is alone")
+		found.want(t, "nats.connection", doctor.Failure, "not part of a cluster")
 	})
 	t.Run("changed by hand", func(t *testing.T) {
 		url := natsServer(t, nil)
@@ -331,7 +332,7 @@ func TestNATSCluster(t *testing.T) {
 	found.want(t, "nats.queue.BCTL_COMMIT", doctor.OK, "led by ")
 
 	one := examine(t, s.with(settings{"BCTL_NATS": nodes[0].URL()}), "", "nats")
-	one.want(t, "nats.connection", doctor.Warning, "one server of a cluster is named")
+	one.want(t, "nats.connection", doctor.Warning, "only one server of a cluster is named")
 	one = examine(t, s.with(settings{"BCTL_NATS_REPLICAS": "1"}), "", "nats")
 	one.want(t, "nats.stream.BCTL_COMMIT", doctor.Warning, "replicas from 3 to 1", "nats.replicas is 1 here")
 
@@ -360,6 +361,6 @@ func TestNATSOfAnotherRepository(t *testing.T) {
 	makeStreams(t, flow.Options{URL: url, Repository: backup.RepositoryID{1}})
 	other := examine(t, s, installation.Walker, "nats")
 	for _, id := range []string{stream, queue} {
-		other.want(t, id, doctor.Failure, "another repository, 01000000000000000000000000000000", "a NATS account of its own")
+		other.want(t, id, doctor.Failure, "belongs to repository 01000000000000000000000000000000", "its own NATS account")
 	}
 }

@@ -36,7 +36,7 @@ const (
 )
 
 // object puts an object at the first place where that is allowed.
-func (d *objectDoctor) object(ctx context.Context) Result {
+func (d *objectDoctor) object(ctx context.Context) Finding {
 	if len(d.places) == 0 {
 		return skip("%s stores nothing", d.p.whom())
 	}
@@ -60,36 +60,36 @@ func (d *objectDoctor) object(ctx context.Context) Result {
 		return ok("an object of %s is stored", size(smallBytes))
 	}
 	if slices.ContainsFunc(d.places, func(name string) bool { return strings.HasPrefix(name, store.PacksPrefix) }) || d.p.Role == "" {
-		return fail("allow it to put objects (bctl deploy init writes policies)", "%s", oneLine(denied))
+		return failWith("grant it permission to put objects (bctl deploy init writes policies)", denied)
 	}
-	return skip("there is no place where %s may put an object that is none of a backup", d.p.whom())
+	return skip("%s has no permission to put test objects", d.p.whom())
 }
 
 // storeFailure returns advice for an error of the store.
-func storeFailure(err error) Result {
+func storeFailure(err error) Finding {
 	switch {
 	case errors.Is(err, store.ErrFull):
-		return fail("make space", "%s", oneLine(err))
+		return failWith("free space", err)
 	case errors.Is(err, backup.ErrNoRepository):
-		return fail("make the bucket or directory, or correct store.url", "%s", oneLine(err))
+		return failWith("create the bucket or directory, or correct store.url", err)
 	case errors.Is(err, fs.ErrPermission):
-		return fail("allow it to this user or these credentials", "%s", oneLine(err))
+		return failWith("grant the permission to this user or these credentials", err)
 	case errors.Is(err, syscall.EROFS):
-		return fail("mount it so that it can be written", "%s", oneLine(err))
+		return failWith("mount it read-write", err)
 	case errors.Is(err, backup.ErrUnavailable):
-		return fail("look at the store's log, and at the network", "%s", oneLine(err))
+		return failWith("read the store's log, and check the network", err)
 	}
-	return fail("look at the store's log", "%s", oneLine(err))
+	return failWith("read the store's log", err)
 }
 
 // read reads the whole object, and parts of it.
-func (d *objectDoctor) read(ctx context.Context) Result {
+func (d *objectDoctor) read(ctx context.Context) Finding {
 	whole, err := d.s.Get(ctx, d.name, smallBytes)
 	if err != nil {
 		return storeFailure(err)
 	}
 	if !bytes.Equal(whole, d.data) {
-		return fail("do not use this store", "it returns other bytes than it was given")
+		return fail("do not use this store", "it returns bytes that differ from those stored")
 	}
 	for _, r := range []struct{ offset, length int64 }{{0, 1}, {1000, 4097}, {smallBytes - 1, 1}, {-100, 100}, {-100, 10}} {
 		from := r.offset
@@ -101,14 +101,14 @@ func (d *objectDoctor) read(ctx context.Context) Result {
 			return storeFailure(err)
 		}
 		if !bytes.Equal(got, d.data[from:from+r.length]) {
-			return fail("do not use this store, or whatever is in between", "of a range it returns other bytes")
+			return fail("do not use this store, or the proxy in front of it", "it returns wrong bytes for a range")
 		}
 	}
-	return ok("what was stored comes back, whole and in ranges")
+	return ok("an object is returned as it was stored, whole and in ranges")
 }
 
 // listed lists the objects immediately after the put.
-func (d *objectDoctor) listed(ctx context.Context) Result {
+func (d *objectDoctor) listed(ctx context.Context) Finding {
 	found := false
 	for o, err := range d.s.List(ctx, d.name) {
 		if errors.Is(err, fs.ErrPermission) {
@@ -120,20 +120,20 @@ func (d *objectDoctor) listed(ctx context.Context) Result {
 		if o.Name == d.name {
 			found = true
 			if o.SizeBytes != smallBytes {
-				return fail("do not use this store", "the object has %d bytes in the list, and %d in truth", o.SizeBytes, smallBytes)
+				return fail("do not use this store", "the listing reports %d bytes for the object, which has %d", o.SizeBytes, smallBytes)
 			}
 		}
 	}
 	if !found {
-		return fail("do not use this store: what lists miss would be taken for lost", "the object is not listed after it was stored")
+		return fail("do not use this store: objects missing from listings would count as lost", "the object is not listed after it was stored")
 	}
-	return ok("an object is listed as soon as it is stored")
+	return ok("an object is listed immediately after the put")
 }
 
 // slowObject is the limit for small requests: a restore makes one per frame.
 const slowObject = 500 * time.Millisecond
 
-func (d *objectDoctor) latency(ctx context.Context) Result {
+func (d *objectDoctor) latency(ctx context.Context) Finding {
 	var times []time.Duration
 	for range 5 {
 		begin := time.Now()
@@ -143,9 +143,9 @@ func (d *objectDoctor) latency(ctx context.Context) Result {
 		times = append(times, time.Since(begin))
 	}
 	slices.Sort(times)
-	text := fmt.Sprintf("%s to put %s, %s to get a part (median)", duration(d.put), size(smallBytes), duration(times[len(times)/2]))
+	text := fmt.Sprintf("%s to put %s, %s to get 1 KiB (median)", duration(d.put), size(smallBytes), duration(times[len(times)/2]))
 	if max(d.put, times[len(times)/2]) > slowObject {
-		return warn("bring the store closer, or raise what is done at a time (worker.batches)", "%s", text)
+		return warn("use a store that is closer, or raise worker.batches", "%s", text)
 	}
 	return ok("%s", text)
 }
@@ -153,9 +153,9 @@ func (d *objectDoctor) latency(ctx context.Context) Result {
 // slowStore is the expected speed of one upload in bytes per second; several run concurrently.
 const slowStore = 4 << 20
 
-func (d *objectDoctor) throughput(ctx context.Context) Result {
+func (d *objectDoctor) throughput(ctx context.Context) Finding {
 	if !d.deletable && !d.p.Throughput {
-		return skip("%s would remain, because deleting is not allowed; --throughput tries it all the same", size(largeBytes))
+		return skip("%s would remain, because deleting is not allowed; --throughput tests it nevertheless", size(largeBytes))
 	}
 	data := make([]byte, largeBytes)
 	_, _ = rand.Read(data) // never fails, by its documentation
@@ -173,12 +173,12 @@ func (d *objectDoctor) throughput(ctx context.Context) Result {
 	}
 	took := time.Since(begin)
 	if !bytes.Equal(got, data) {
-		return fail("do not use this store", "it returns other bytes than it was given")
+		return fail("do not use this store", "it returns bytes that differ from those stored")
 	}
 	rate := func(d time.Duration) uint64 { return uint64(largeBytes / max(d.Seconds(), 1e-6)) }
-	text := fmt.Sprintf("%s put at %s/s, got at %s/s", size(largeBytes), size(rate(put)), size(rate(took)))
+	text := fmt.Sprintf("put %s at %s/s, got it at %s/s", size(largeBytes), size(rate(put)), size(rate(took)))
 	if rate(put) < slowStore {
-		return warn("find out what is slow between here and the store", "%s", text)
+		return warn("find out what is slow between this machine and the store", "%s", text)
 	}
 	return ok("%s", text)
 }
@@ -204,9 +204,9 @@ func (d *objectDoctor) close() {
 }
 
 // tidy deletes the objects that were put, and reports those that remain.
-func (d *objectDoctor) tidy(ctx context.Context) Result {
+func (d *objectDoctor) tidy(ctx context.Context) Finding {
 	if len(d.left) == 0 {
-		return ok("nothing was left")
+		return ok("nothing to delete")
 	}
 	left := d.left
 	d.left = nil
@@ -215,29 +215,29 @@ func (d *objectDoctor) tidy(ctx context.Context) Result {
 		deleted := d.s.Delete(ctx, name)
 		switch _, err := d.s.Stat(ctx, name); {
 		case deleted == nil && err == nil:
-			return fail("look at what protects objects there", "%s was deleted, and is there still", name)
+			return fail("find out what protects objects there", "%s was deleted, but still exists", name)
 		case deleted != nil && !errors.Is(err, backup.ErrNotFound):
 			// Otherwise it never existed, because the put had failed.
 			remains = append(remains, name)
 		}
 	}
 	if len(remains) > 0 {
-		return ok("deleting is not allowed, as it should be; what remains is part of no backup: %s", strings.Join(remains, ", "))
+		return ok("deleting is refused, as it should be; these objects remain, which belong to no backup: %s", strings.Join(remains, ", "))
 	}
 	return ok("%s deleted", plural(len(left), "object"))
 }
 
-// addObjectChecks adds the checks that need only a store. own are the adapter's own checks.
-func (d *objectDoctor) addObjectChecks(g *Group, needs string, own ...Check) {
-	add := func(id, needs string, timeout time.Duration, run func(context.Context) Result) {
-		g.Checks = append(g.Checks, Check{ID: id, Needs: []string{needs}, Timeout: timeout, Run: run})
-	}
-	const object = "store.object"
-	add(object, needs, 0, d.object)
-	g.Checks = append(g.Checks, own...)
-	add("store.read", object, 0, d.read)
-	add("store.listed", object, 0, d.listed)
-	add("store.latency", object, 0, d.latency)
-	add("store.throughput", object, 2*time.Minute, d.throughput)
-	add("store.tidy", needs, 0, d.tidy)
+// object is the check that puts the object.
+const object = "store.object"
+
+// addObjectChecks adds the checks that need only a store. addOwn adds the adapter's own checks of
+// the object.
+func (d *objectDoctor) addObjectChecks(g *Group, needs string, addOwn func()) {
+	g.add(object, d.object, needs)
+	addOwn()
+	g.add("store.read", d.read, object)
+	g.add("store.listed", d.listed, object)
+	g.add("store.latency", d.latency, object)
+	g.add("store.throughput", d.throughput, object).Timeout = 2 * time.Minute
+	g.add("store.tidy", d.tidy, needs)
 }

@@ -35,22 +35,22 @@ func TestSurvey(t *testing.T) {
 		name   string
 		mount  posix.Mount
 		survey posix.Survey
-		check  func(*sourceDoctor) Result
+		check  func(*sourceDoctor) Finding
 		status Status
 		text   string
 	}{
-		{"slow", nfs3, posix.Survey{Entries: 9, Median: 30 * time.Millisecond}, func(d *sourceDoctor) Result { return d.latency(t.Context()) }, Warning, "30 ms (median)"},
-		{"cached", nfs3, posix.Survey{File: "f", Cachestat: true}, func(d *sourceDoctor) Result { return d.pageCache(t.Context()) }, OK, "cachestat"},
-		{"stays", nfs3, posix.Survey{File: "f"}, func(d *sourceDoctor) Result { return d.pageCache(t.Context()) }, Warning, "neither"},
-		{"no file", nfs3, posix.Survey{}, func(d *sourceDoctor) Result { return d.pageCache(t.Context()) }, NotTested, "no file"},
-		{"traces", nfs3, posix.Survey{NoAtimeDenied: true}, func(d *sourceDoctor) Result { return d.traces(t.Context()) }, Warning, "noatime"},
-		{"none written", posix.Mount{Options: []string{"ro"}}, posix.Survey{NoAtimeDenied: true}, func(d *sourceDoctor) Result { return d.traces(t.Context()) }, OK, "not needed"},
-		{"NFS 3", nfs3, posix.Survey{File: "f"}, func(d *sourceDoctor) Result { return d.attributes(t.Context()) }, Warning, "no extended attributes"},
-		{"coarse", nfs3, posix.Survey{Entries: 9, Grain: time.Second}, func(d *sourceDoctor) Result { return d.changeTimes(t.Context()) }, Warning, "worker.grain"},
-		{"ahead", nfs3, posix.Survey{Newest: now.Add(time.Minute)}, func(d *sourceDoctor) Result { return d.clock(t.Context()) }, Warning, "ahead of ours by 60 s"},
-		{"long ago", nfs3, posix.Survey{Newest: now.Add(-time.Hour)}, func(d *sourceDoctor) Result { return d.clock(t.Context()) }, NotTested, "60 min old"},
-		{"denied", nfs3, posix.Survey{Denied: 3, DeniedPath: "x"}, func(d *sourceDoctor) Result { return d.access(t.Context()) }, Warning, `3 of what was looked at, such as "x"`},
-		{"no openat2", nfs3, posix.Survey{Entries: 9, Directories: 1}, func(d *sourceDoctor) Result { return d.walked() }, Warning, "openat2"},
+		{"slow", nfs3, posix.Survey{Entries: 9, Median: 30 * time.Millisecond}, func(d *sourceDoctor) Finding { return d.latency(t.Context()) }, Warning, "30 ms (median)"},
+		{"cached", nfs3, posix.Survey{File: "f", Cachestat: true}, func(d *sourceDoctor) Finding { return d.pageCache(t.Context()) }, OK, "cachestat"},
+		{"stays", nfs3, posix.Survey{File: "f"}, func(d *sourceDoctor) Finding { return d.pageCache(t.Context()) }, Warning, "neither"},
+		{"no file", nfs3, posix.Survey{}, func(d *sourceDoctor) Finding { return d.pageCache(t.Context()) }, NotTested, "no file"},
+		{"traces", nfs3, posix.Survey{NoAtimeDenied: true}, func(d *sourceDoctor) Finding { return d.traces(t.Context()) }, Warning, "noatime"},
+		{"none written", posix.Mount{Options: []string{"ro"}}, posix.Survey{NoAtimeDenied: true}, func(d *sourceDoctor) Finding { return d.traces(t.Context()) }, OK, "not needed"},
+		{"NFS 3", nfs3, posix.Survey{File: "f"}, func(d *sourceDoctor) Finding { return d.attributes(t.Context()) }, Warning, "no extended attributes"},
+		{"coarse", nfs3, posix.Survey{Entries: 9, Grain: time.Second}, func(d *sourceDoctor) Finding { return d.changeTimes(t.Context()) }, Warning, "worker.grain"},
+		{"ahead", nfs3, posix.Survey{Newest: now.Add(time.Minute)}, func(d *sourceDoctor) Finding { return d.clock(t.Context()) }, Warning, "ahead of ours by 60 s"},
+		{"long ago", nfs3, posix.Survey{Newest: now.Add(-time.Hour)}, func(d *sourceDoctor) Finding { return d.clock(t.Context()) }, NotTested, "60 min old"},
+		{"denied", nfs3, posix.Survey{Denied: 3, DeniedPath: "x"}, func(d *sourceDoctor) Finding { return d.access(t.Context()) }, Warning, `3 of the examined entries, such as "x"`},
+		{"no openat2", nfs3, posix.Survey{Entries: 9, Directories: 1}, func(d *sourceDoctor) Finding { return d.walked() }, Warning, "openat2"},
 	} {
 		d := &sourceDoctor{mount: c.mount, survey: c.survey, asked: now}
 		if r := c.check(d); r.Status != c.status || !strings.Contains(r.Seen+r.Advice, c.text) {

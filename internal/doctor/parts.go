@@ -38,7 +38,7 @@ type Parts struct {
 }
 
 // The roles that doctor supports.
-var roles = []installation.Role{installation.Walker, installation.Reader, installation.Committer, installation.Operator}
+var roles = []installation.Role{installation.Walker, installation.Reader, installation.Committer, installation.Pruner, installation.Operator}
 
 // KnowsRole reports whether doctor supports a role.
 func KnowsRole(role installation.Role) bool { return slices.Contains(roles, role) }
@@ -61,7 +61,7 @@ func Groups(p *Parts) []Group {
 	groups := []Group{configurationGroup(p)}
 	if p.Config == nil {
 		for _, name := range []string{"nats", "index", "store"} {
-			groups = append(groups, Group{Name: name, Checks: []Check{nothing(name, "there is no configuration to say where it is")}})
+			groups = append(groups, known(name, skip("no configuration names it")))
 		}
 	} else {
 		groups = append(groups, natsGroup(p), indexGroup(p), storeGroup(p))
@@ -75,20 +75,15 @@ func Groups(p *Parts) []Group {
 	return append(groups, machineGroup(p))
 }
 
-// nothing returns a check for a component that does not exist.
-func nothing(id, why string) Check {
-	return Check{ID: id, Run: func(context.Context) Result { return skip("%s", why) }}
-}
-
-// failed returns a check for a component that could not be prepared.
-func failed(id string, r Result) Check {
-	return Check{ID: id, Run: func(context.Context) Result { return r }}
+// known returns a group whose only check has a finding that is known already.
+func known(name string, f Finding) Group {
+	return Group{Name: name, Checks: []Check{{ID: name, Run: func(context.Context) Finding { return f }}}}
 }
 
 func indexGroup(p *Parts) Group {
 	switch _, local := p.Config.IndexPath(); {
 	case p.Config.Index.URL == "":
-		return Group{Name: "index", Checks: []Check{failed("index", fail("set index.url (BCTL_INDEX), or repo (BCTL_REPO)", "no index is named"))}}
+		return known("index", fail("set index.url (BCTL_INDEX), or repo (BCTL_REPO)", "no index is named"))
 	case local:
 		return sqliteGroup(p)
 	}
@@ -98,9 +93,9 @@ func indexGroup(p *Parts) Group {
 func storeGroup(p *Parts) Group {
 	switch _, local := p.Config.StorePath(); {
 	case p.Config.Store.URL == "" && p.Role == installation.Walker:
-		return Group{Name: "store", Checks: []Check{nothing("store", "walkers need none, and none is set")}}
+		return known("store", skip("walkers need none, and none is set"))
 	case p.Config.Store.URL == "":
-		return Group{Name: "store", Checks: []Check{failed("store", fail("set store.url (BCTL_STORE), or repo (BCTL_REPO)", "no store is named"))}}
+		return known("store", fail("set store.url (BCTL_STORE), or repo (BCTL_REPO)", "no store is named"))
 	case local:
 		return directoryGroup(p)
 	}

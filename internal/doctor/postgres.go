@@ -15,6 +15,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/pgindex"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/installation"
+	"github.com/bctl/bctl/internal/prune"
 )
 
 // A postgresDoctor checks Postgres.
@@ -31,34 +33,31 @@ func postgresGroup(p *Parts) Group {
 			d.i.Close(context.Background())
 		}
 	}}
-	add := func(id string, needs string, run func(context.Context) Result) {
-		c := Check{ID: id, Run: run}
-		if needs != "" {
-			c.Needs = []string{needs}
-		}
-		g.Checks = append(g.Checks, c)
-	}
 	const server = "index.server"
-	add(server, "", d.server)
-	add("index.tls", server, func(context.Context) Result { return secured(d.facts.TLS, d.facts.Local, time.Now()) })
-	add("index.user", server, d.user)
-	add("index.latency", server, d.latency)
-	add("index.clock", server, d.clock)
-	add("index.pooler", server, d.pooler)
-	add("index.durability", server, d.durability)
-	add("index.connections", server, d.connections)
-	add("index.memory", server, d.memory)
-	add("index.timeouts", server, d.timeouts)
-	add("index.session", server, d.session)
-	add("index.schema", "index.session", d.schema)
-	add("index.privileges", "index.schema", d.privileges)
+	g.add(server, d.server)
+	g.add("index.tls", func(context.Context) Finding { return secured(d.facts.TLS, d.facts.Local, time.Now()) }, server)
+	g.add("index.user", d.user, server)
+	g.add("index.latency", d.latency, server)
+	g.add("index.clock", d.clock, server)
+	g.add("index.pooler", d.pooler, server)
+	g.add("index.durability", d.withSettings(durability, "fsync", "full_page_writes", "synchronous_commit", "data_checksums", "wal_level", "archive_mode"), server)
+	g.add("index.connections", d.withSettings(d.connections, "max_connections", "superuser_reserved_connections", "reserved_connections"), server)
+	g.add("index.memory", d.withSettings(serverMemory, "shared_buffers", "maintenance_work_mem", "work_mem", "max_wal_size", "checkpoint_timeout", "autovacuum"), server)
+	g.add("index.timeouts", d.withSettings(timeouts, "statement_timeout", "lock_timeout", "transaction_timeout", "idle_session_timeout"), server)
+	g.add("index.session", d.session, server)
+	g.add("index.schema", func(ctx context.Context) Finding { return schema(ctx, p) }, "index.session")
+	g.add("index.brake", func(ctx context.Context) Finding { return brake(ctx, p) }, "index.schema")
+	g.add("index.privileges", d.privileges, "index.schema")
+	if p.Role == installation.Pruner { // the only role that sees removed snapshots
+		g.add("index.current", d.current, "index.privileges").Timeout = readAll
+	}
 	return g
 }
 
-func (d *postgresDoctor) server(ctx context.Context) Result {
+func (d *postgresDoctor) server(ctx context.Context) Finding {
 	dsn, options, err := d.p.Postgres()
 	if err != nil {
-		return fail("correct the settings of index", "%s", oneLine(err))
+		return failWith("correct the settings of index", err)
 	}
 	begin := time.Now()
 	i, err := pgindex.Inspect(ctx, dsn, options)
@@ -68,37 +67,37 @@ func (d *postgresDoctor) server(ctx context.Context) Result {
 	took := time.Since(begin)
 	d.i = i
 	if d.facts, err = i.Facts(ctx); err != nil {
-		return fail("look at the server's log", "%s", oneLine(err))
+		return failWith("read the server's log", err)
 	}
 	f := &d.facts
 	switch {
 	case f.Version/10000 < pgindex.MinServer:
 		return fail("update Postgres", "%s is version %s, and bctl needs %d", f.Address, f.Text, pgindex.MinServer)
 	case f.Standby:
-		return fail("set index.url to the primary", "%s is a standby, which takes no writes", f.Address)
+		return fail("set index.url to the primary", "%s is a standby, which accepts no writes", f.Address)
 	}
-	return ok("%s is version %s, connected in %s; database %s has %s", f.Address, f.Text, duration(took), f.Database, size(uint64(max(f.SizeBytes, 0))))
+	return ok("%s is version %s, connected in %s; database %s has %s", f.Address, f.Text, duration(took), f.Database, size(f.SizeBytes))
 }
 
-func postgresUnreachable(err error) Result {
+func postgresUnreachable(err error) Finding {
 	r := unreachable(err, "Postgres", "index.ca_file (or sslrootcert in index.url)")
 	if reason, refused := pgindex.Refused(err); refused {
 		r.Advice = "correct the user and the password or certificate in the settings of index"
 		if strings.Contains(reason, "pg_hba.conf") {
-			r.Advice = "add this client to the server's pg_hba.conf, or connect as it says (with TLS, as another user)"
+			r.Advice = "add this client to the server's pg_hba.conf, or connect as that file requires (with TLS, as another user)"
 		} else if strings.Contains(reason, "database") {
-			r.Advice = "make the database, or correct index.url"
+			r.Advice = "create the database, or correct index.url"
 		}
 	}
 	if errors.Is(err, http.ErrSchemeMismatch) {
-		r.Advice = "let Postgres use TLS (ssl = on), or set sslmode"
+		r.Advice = "enable TLS in Postgres (ssl = on), or set sslmode"
 	}
 	return r
 }
 
-func (d *postgresDoctor) user(context.Context) Result {
+func (d *postgresDoctor) user(context.Context) Finding {
 	if d.facts.Super {
-		return warn("make roles of their own for the services (bctl deploy init writes roles.sql)", "%s is a superuser, who may read and write all of the server", d.facts.User)
+		return warn("create separate roles for the services (bctl deploy init writes roles.sql)", "%s is a superuser, which can read and write everything on the server", d.facts.User)
 	}
 	return ok("%s", d.facts.User)
 }
@@ -107,70 +106,63 @@ func (d *postgresDoctor) user(context.Context) Result {
 // meanwhile.
 const slowIndex = 20 * time.Millisecond
 
-func (d *postgresDoctor) latency(ctx context.Context) Result {
+func (d *postgresDoctor) latency(ctx context.Context) Finding {
 	took, err := d.i.RoundTrip(ctx, 15)
 	if err != nil {
-		return fail("look at the network", "%s", oneLine(err))
+		return failWith("check the network", err)
 	}
 	return roundTrip(took, slowIndex)
 }
 
-func (d *postgresDoctor) clock(ctx context.Context) Result {
+func (d *postgresDoctor) clock(ctx context.Context) Finding {
 	clock, sent, received, err := d.i.Clock(ctx)
 	if err != nil {
-		return fail("look at the server's log", "%s", oneLine(err))
+		return failWith("read the server's log", err)
 	}
 	return skew(clock, sent, received, time.Microsecond)
 }
 
-func (d *postgresDoctor) pooler(ctx context.Context) Result {
+func (d *postgresDoctor) pooler(ctx context.Context) Finding {
 	const advice = "connect to Postgres itself, or to a pool in session mode: temporary tables and settings belong to a session"
 	pooling, err := d.i.Pooling(ctx)
 	switch {
 	case err != nil:
-		return warn("see whether there are connections left", "a second connection fails: %s", oneLine(err))
+		return warn("check whether max_connections is reached", "a second connection fails: %s", oneLine(err))
 	case pooling == pgindex.Transaction:
-		return fail(advice, "a pooler gives connections to others between transactions")
+		return fail(advice, "a pooler gives the connection to other clients between transactions")
 	case pooling == pgindex.Session:
-		return ok("a pooler is in between, in session mode")
+		return ok("connected through a pooler, in session mode")
 	}
-	return ok("no pooler is in between")
+	return ok("connected without a pooler")
 }
 
-// settings returns settings of the server.
-func (d *postgresDoctor) settings(ctx context.Context, names ...string) (map[string]string, Result) {
-	found, err := d.i.Settings(ctx, names)
-	if err != nil {
-		return nil, fail("look at the server's log", "%s", oneLine(err))
+// withSettings returns a check of settings of the server.
+func (d *postgresDoctor) withSettings(check func(map[string]string) Finding, names ...string) func(context.Context) Finding {
+	return func(ctx context.Context) Finding {
+		found, err := d.i.Settings(ctx, names)
+		if err != nil {
+			return failWith("read the server's log", err)
+		}
+		return check(found)
 	}
-	return found, Result{Status: OK}
 }
 
 // durability: an index that loses confirmed transactions never names packs that do not exist, but
 // forgets snapshots and packs that do. An index with torn pages is lost.
-func (d *postgresDoctor) durability(ctx context.Context) Result {
-	s, r := d.settings(ctx, "fsync", "full_page_writes", "synchronous_commit", "data_checksums", "wal_level", "archive_mode")
-	if r.Status != OK {
-		return r
-	}
+func durability(s map[string]string) Finding {
 	var v verdict
-	if s["fsync"] == "off" {
-		v.add(fail("set fsync = on", "fsync is off: a crash of the machine destroys the index"))
+	ifOff := func(name string, f Finding) {
+		if s[name] == "off" {
+			v.add(f)
+		}
 	}
-	if s["full_page_writes"] == "off" {
-		v.add(fail("set full_page_writes = on, unless the file system cannot tear pages (ZFS)", "full_page_writes is off"))
-	}
-	if s["synchronous_commit"] == "off" {
-		v.add(fail("set synchronous_commit = on", "synchronous_commit is off: what was confirmed is lost in a crash"))
-	}
-	if s["data_checksums"] == "off" {
-		v.add(warn("pg_checksums --enable, while the server is stopped", "damage on disk is not noticed (data_checksums is off)"))
-	}
-	if s["archive_mode"] == "off" {
-		v.add(warn("archive the WAL, or dump the index every day: docs/operations.md", "WAL is not archived: without a backup of the index nothing can be restored"))
-	}
+	ifOff("fsync", fail("set fsync = on", "fsync is off: a crash of the machine destroys the index"))
+	ifOff("full_page_writes", fail("set full_page_writes = on, unless the file system cannot tear pages (ZFS)", "full_page_writes is off"))
+	ifOff("synchronous_commit", fail("set synchronous_commit = on", "synchronous_commit is off: a crash loses confirmed changes"))
+	ifOff("data_checksums", warn("pg_checksums --enable, while the server is stopped", "damage on disk is not detected (data_checksums is off)"))
+	ifOff("archive_mode", warn("archive the WAL, or dump the index every day: docs/operations.md", "the WAL is not archived: without a backup of the index, no restore is possible"))
 	v.ok("fsync %s, synchronous_commit %s, wal_level %s", s["fsync"], s["synchronous_commit"], s["wal_level"])
-	return v.result()
+	return v.finding()
 }
 
 // number returns a numeric setting; -1 if it is missing.
@@ -182,11 +174,7 @@ func number(settings map[string]string, name string) int64 {
 	return n
 }
 
-func (d *postgresDoctor) connections(ctx context.Context) Result {
-	s, r := d.settings(ctx, "max_connections", "superuser_reserved_connections", "reserved_connections")
-	if r.Status != OK {
-		return r
-	}
+func (d *postgresDoctor) connections(s map[string]string) Finding {
 	own := int64(d.p.Config.Index.MaxConnections)
 	if own == 0 {
 		own = 8
@@ -208,11 +196,7 @@ func (d *postgresDoctor) connections(ctx context.Context) Result {
 // default of Postgres. An index that is larger than this benefits from about ten times as much.
 const leastBuffers = 256 << 20
 
-func (d *postgresDoctor) memory(ctx context.Context) Result {
-	s, r := d.settings(ctx, "shared_buffers", "maintenance_work_mem", "work_mem", "max_wal_size", "checkpoint_timeout", "autovacuum")
-	if r.Status != OK {
-		return r
-	}
+func serverMemory(s map[string]string) Finding {
 	var v verdict
 	buffers := uint64(max(0, number(s, "shared_buffers"))) * 8192
 	if buffers < leastBuffers {
@@ -228,46 +212,40 @@ func (d *postgresDoctor) memory(ctx context.Context) Result {
 	if s["autovacuum"] == "off" {
 		v.add(fail("set autovacuum = on: tables of work have many rows that come and go", "autovacuum is off"))
 	}
-	return v.result()
+	return v.finding()
 }
 
 // timeouts checks for timeouts that would interrupt bctl. It ignores those that a session sets for
 // itself.
-func (d *postgresDoctor) timeouts(ctx context.Context) Result {
-	s, r := d.settings(ctx, "statement_timeout", "lock_timeout", "transaction_timeout", "idle_session_timeout")
-	if r.Status != OK {
-		return r
-	}
+func timeouts(s map[string]string) Finding {
 	var v verdict
 	for name, least := range map[string]time.Duration{"statement_timeout": 5 * time.Minute, "transaction_timeout": 5 * time.Minute, "lock_timeout": time.Minute} {
 		if limit := time.Duration(number(s, name)) * time.Millisecond; limit > 0 && limit < least {
-			v.add(warn(fmt.Sprintf("set %s to 0 for bctl's roles (ALTER ROLE … SET)", name), "%s is %s: a long transaction would be ended", name, duration(limit)))
+			v.add(warn(fmt.Sprintf("set %s to 0 for bctl's roles (ALTER ROLE … SET)", name), "%s is %s: it would end a long transaction", name, duration(limit)))
 		}
 	}
 	if limit := time.Duration(number(s, "idle_session_timeout")) * time.Millisecond; limit > 0 {
-		v.ok("idle_session_timeout is %s: connections are made again", duration(limit))
+		v.ok("idle_session_timeout is %s: bctl reconnects", duration(limit))
 	}
-	v.ok("no other time limits in the way")
-	slices.SortFunc(v.bad, func(a, b Result) int { return strings.Compare(a.Seen, b.Seen) })
-	return v.result()
+	v.ok("no other time limits that affect bctl")
+	slices.SortFunc(v.bad, func(a, b Finding) int { return strings.Compare(a.Seen, b.Seen) })
+	return v.finding()
 }
 
 // session starts a session as every connection of a service does.
-func (d *postgresDoctor) session(ctx context.Context) Result {
+func (d *postgresDoctor) session(ctx context.Context) Finding {
 	err := d.i.Prepare(ctx)
 	if reason, forbidden := pgindex.Forbidden(err); forbidden {
 		return fail("GRANT TEMPORARY ON DATABASE "+d.facts.Database+" to this role (bctl deploy refresh writes roles.sql)", "%s", reason)
 	}
 	if err != nil {
-		return fail("look at the server's log", "%s", oneLine(err))
+		return failWith("read the server's log", err)
 	}
-	return ok("time limits can be set, and temporary tables made")
+	return ok("time limits can be set, and temporary tables can be created")
 }
 
 // schema checks the schema as a service does at its start.
-func (d *postgresDoctor) schema(ctx context.Context) Result { return schema(ctx, d.p) }
-
-func schema(ctx context.Context, p *Parts) Result {
+func schema(ctx context.Context, p *Parts) Finding {
 	i, err := p.OpenIndex(ctx)
 	if err != nil {
 		return indexFailure(err)
@@ -279,40 +257,40 @@ func schema(ctx context.Context, p *Parts) Result {
 			return fail(rebuildAdvice, "it is empty: the index of the backups in the store is lost")
 		}
 		if reason, forbidden := pgindex.Forbidden(err); forbidden {
-			return fail("let bctl init or bctl migrate give the privileges again, as the admin", "%s", reason)
+			return fail("run bctl init or bctl migrate as the admin, which grants the privileges again", "%s", reason)
 		} else if !errors.Is(err, index.ErrSchema) {
-			advice = "look at the server's log"
+			advice = "read the server's log"
 		}
-		return fail(advice, "%s", oneLine(err))
+		return failWith(advice, err)
 	}
 	r, err := i.Repository(ctx)
 	if errors.Is(err, backup.ErrNoRepository) {
-		return fail("bctl init", "the schema is there, but no repository in it")
+		return fail("bctl init", "the schema exists, but contains no repository")
 	}
 	if reason, forbidden := pgindex.Forbidden(err); forbidden {
-		return fail("let bctl init or bctl migrate give the privileges again, as the admin", "%s", reason)
+		return fail("run bctl init or bctl migrate as the admin, which grants the privileges again", "%s", reason)
 	}
 	if err != nil {
-		return fail("look at the server's log", "%s", oneLine(err))
+		return failWith("read the server's log", err)
 	}
-	return ok("repository %v, with a schema that this bctl can work with", r.ID)
+	return ok("repository %v, with a schema that this bctl supports", r.ID)
 }
 
 // indexFailure returns advice for an index that cannot be opened or read.
-func indexFailure(err error) Result {
+func indexFailure(err error) Finding {
 	switch {
 	case errors.Is(err, sqliteindex.ErrDamaged):
-		return fail("bctl index rebuild", "%s", oneLine(err))
+		return failWith("bctl index rebuild", err)
 	case errors.Is(err, backup.ErrCorrupt):
-		return fail("restore the index from its last good copy; on one machine, move the file away and run bctl index rebuild", "%s", oneLine(err))
+		return failWith("restore the index from its last good copy; on one machine, move the file away and run bctl index rebuild", err)
 	case errors.Is(err, backup.ErrUnavailable), errors.Is(err, fs.ErrPermission):
-		return fail("find out why it cannot be read", "%s", oneLine(err))
+		return failWith("find out why it cannot be read", err)
 	}
-	return fail("make the repository (bctl init), or correct the settings", "%s", oneLine(err))
+	return failWith("create the repository (bctl init), or correct the settings", err)
 }
 
 // privileges compares the user's privileges with those that the role needs.
-func (d *postgresDoctor) privileges(ctx context.Context) Result {
+func (d *postgresDoctor) privileges(ctx context.Context) Finding {
 	as := []string{string(d.p.Role)}
 	if d.p.Role == "" {
 		as = nil
@@ -322,15 +300,39 @@ func (d *postgresDoctor) privileges(ctx context.Context) Result {
 	}
 	has, err := d.i.Privileges(ctx, as)
 	if err != nil {
-		return fail("look at the server's log", "%s", oneLine(err))
+		return failWith("read the server's log", err)
 	}
 	var v verdict
 	if len(has.Missing) > 0 {
-		v.add(fail("let bctl migrate give the privileges again, as the admin; or connect as the role that is meant", "%s lacks %s", d.facts.User, some(has.Missing)))
+		v.add(fail("run bctl migrate as the admin, which grants the privileges again; or connect as the intended role", "%s lacks %s", d.facts.User, some(has.Missing)))
 	}
 	if len(has.Extra) > 0 && d.p.Role != "" {
-		v.add(warn("connect as the role of "+d.p.whom()+" (bctl deploy init writes roles.sql)", "%s may do more than %s needs: %s", d.facts.User, d.p.whom(), some(has.Extra)))
+		v.add(warn("connect as the role of "+d.p.whom()+" (bctl deploy init writes roles.sql)", "%s has more privileges than %s needs: %s", d.facts.User, d.p.whom(), some(has.Extra)))
 	}
-	v.ok("%s looked at", plural(has.Tables, "table"))
-	return v.result()
+	v.ok("%s checked", plural(has.Tables, "table"))
+	return v.finding()
+}
+
+// current compares the snapshots of the index with the records in the store.
+func (d *postgresDoctor) current(ctx context.Context) Finding {
+	if d.p.Config.Store.URL == "" {
+		return skip("no store is named")
+	}
+	i, err := d.p.OpenIndex(ctx)
+	if err != nil {
+		return skip("the index cannot be opened: %s", oneLine(err))
+	}
+	defer i.Close()
+	s, err := d.p.OpenStore(ctx)
+	if err != nil {
+		return skip("the store cannot be opened: %s", oneLine(err))
+	}
+	defer s.Close()
+	switch is, err := prune.IsCurrent(ctx, i, s); {
+	case err != nil:
+		return skip("it cannot be compared with the store: %s", oneLine(err))
+	case !is:
+		return fail("stop the pruners, and restore the newest backup of Postgres", "the index is older than the store, which has records of snapshots of whose end the index does not know")
+	}
+	return ok("it has all snapshots that the store has")
 }

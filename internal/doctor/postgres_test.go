@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"net/url"
@@ -17,8 +18,10 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/doctor"
 	"github.com/bctl/bctl/internal/installation"
+	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/testenv"
 )
 
@@ -64,7 +67,7 @@ func TestPostgresHealthy(t *testing.T) {
 	for _, id := range []string{"index.server", "index.latency", "index.clock", "index.connections", "index.timeouts", "index.session", "index.schema", "index.privileges"} {
 		found.want(t, id, doctor.OK)
 	}
-	found.want(t, "index.pooler", doctor.OK, "no pooler")
+	found.want(t, "index.pooler", doctor.OK, "without a pooler")
 	found.want(t, "index.tls", doctor.Warning, "to this machine")
 	found.want(t, "index.user", doctor.Warning, "superuser")
 	found.want(t, "index.memory", doctor.Warning, "shared_buffers is 128 MiB")
@@ -95,7 +98,7 @@ func TestPostgresBroken(t *testing.T) {
 		}
 		u.Path = "/nothing"
 		found := examine(t, settings{"BCTL_INDEX": u.String()}, "", "index")
-		found.want(t, "index.server", doctor.Failure, `database "nothing" does not exist`, "make the database")
+		found.want(t, "index.server", doctor.Failure, `database "nothing" does not exist`, "create the database")
 	})
 	t.Run("nobody there", func(t *testing.T) {
 		found := examine(t, settings{"BCTL_INDEX": "postgres://u:tell-nobody@127.0.0.1:1/d?sslmode=disable"}, "", "index")
@@ -104,7 +107,7 @@ func TestPostgresBroken(t *testing.T) {
 	})
 	t.Run("no TLS there", func(t *testing.T) {
 		found := examine(t, settings{"BCTL_INDEX": strings.Replace(dsn, "sslmode=disable", "sslmode=require", 1)}, "", "index")
-		found.want(t, "index.server", doctor.Failure, "let the server use TLS")
+		found.want(t, "index.server", doctor.Failure, "enable TLS on the server")
 	})
 	t.Run("time limits", func(t *testing.T) {
 		dsn := testenv.Postgres(t)
@@ -125,7 +128,7 @@ func TestPostgresBroken(t *testing.T) {
 	})
 	t.Run("poolers", func(t *testing.T) {
 		found := examine(t, settings{"BCTL_INDEX": pooled(t, dsn, true)}, "", "index")
-		found.want(t, "index.pooler", doctor.Failure, "to others between transactions", "session mode")
+		found.want(t, "index.pooler", doctor.Failure, "to other clients between transactions", "session mode")
 		found = examine(t, settings{"BCTL_INDEX": pooled(t, dsn, false)}, "", "index")
 		found.want(t, "index.pooler", doctor.OK, "session mode")
 	})
@@ -140,7 +143,7 @@ func TestPostgresRoles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	roles := []installation.Role{installation.Walker, installation.Reader, installation.Committer, installation.Operator}
+	roles := []installation.Role{installation.Walker, installation.Reader, installation.Committer, installation.Operator, installation.Pruner}
 	statements := []string{"ALTER DATABASE " + u.Path[1:] + " SET bctl.roles = '" + prefix + "'", "REVOKE TEMPORARY ON DATABASE " + u.Path[1:] + " FROM PUBLIC"}
 	for _, role := range append(roles, installation.Admin, installation.Monitor) {
 		statements = append(statements, "CREATE ROLE "+prefix+"_"+string(role)+" LOGIN PASSWORD 'p'")
@@ -157,16 +160,28 @@ func TestPostgresRoles(t *testing.T) {
 	}
 	for _, role := range roles {
 		found := examine(t, login(role), role, "index")
-		found.want(t, "index.privileges", doctor.OK, "tables looked at")
+		found.want(t, "index.privileges", doctor.OK, "tables checked")
 		found.want(t, "index.schema", doctor.OK)
 		found.want(t, "index.session", doctor.OK)
 		found.want(t, "index.user", doctor.OK, prefix)
 	}
+	t.Run("older than the store", func(t *testing.T) {
+		pruner := login(installation.Pruner)
+		examine(t, pruner, installation.Pruner, "index").want(t, "index.current", doctor.OK, "all snapshots")
+		record := filepath.Join(s["BCTL_STORE"], store.CommitName(backup.NewSnapshotID()))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(record), 0o700), os.WriteFile(record, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		examine(t, pruner, installation.Pruner, "index").want(t, "index.current", doctor.Failure, "older than the store", "stop the pruners")
+		if err := os.Remove(record); err != nil {
+			t.Fatal(err)
+		}
+	})
 	t.Run("one as another", func(t *testing.T) {
 		found := examine(t, login(installation.Walker), installation.Reader, "index")
-		found.want(t, "index.privileges", doctor.Failure, "lacks SELECT of chunk_copies", "SELECT of chunks", "may do more than a reader needs: SELECT of interrupted_pages")
+		found.want(t, "index.privileges", doctor.Failure, "lacks SELECT of chunk_copies", "SELECT of chunks", "has more privileges than a reader needs: SELECT of interrupted_pages")
 		found = examine(t, login(installation.Reader), installation.Walker, "index")
-		found.want(t, "index.privileges", doctor.Failure, "lacks SELECT of interrupted_pages", "may do more than a walker needs: SELECT of chunk_copies", "SELECT of chunks")
+		found.want(t, "index.privileges", doctor.Failure, "lacks SELECT of interrupted_pages", "has more privileges than a walker needs: SELECT of chunk_copies", "SELECT of chunks")
 	})
 	t.Run("a column, and temporary tables", func(t *testing.T) {
 		execute(t, dsn, "REVOKE UPDATE (condemned) ON packs FROM "+prefix+"_committer", "REVOKE TEMPORARY ON DATABASE "+u.Path[1:]+" FROM "+prefix+"_committer")

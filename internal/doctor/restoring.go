@@ -29,18 +29,18 @@ type restoreDoctor struct{ p *Parts }
 
 func restoringGroup(p *Parts) Group {
 	d := &restoreDoctor{p}
-	return Group{Name: "restoring", Checks: []Check{
-		{ID: "restoring.identity", Run: d.identity},
-		{ID: "restoring.packs", Timeout: 2 * packsWithin, Run: d.packs},
-	}}
+	g := Group{Name: "restoring"}
+	g.add("restoring.identity", d.identity)
+	g.add("restoring.packs", d.packs).Timeout = 2 * packsWithin
+	return g
 }
 
 // restores reports whether the tested role restores: an operator, or any user on one machine.
 func (p *Parts) restores() bool { return p.is(installation.Operator) }
 
-func (d *restoreDoctor) identity(ctx context.Context) Result {
+func (d *restoreDoctor) identity(ctx context.Context) Finding {
 	if d.p.Config.Fleet() && d.p.Role == "" {
-		return skip("services have none, and must not; --as operator looks for it")
+		return skip("services must not have it; --as operator looks for it")
 	}
 	s, err := d.p.OpenStore(ctx)
 	if err != nil {
@@ -60,24 +60,24 @@ func (d *restoreDoctor) identity(ctx context.Context) Result {
 	}
 	switch {
 	case err != nil && d.p.Config.Fleet(): // other people may have it
-		return warn("put its copy there, or name it (identity), where snapshots are to be restored", "%s", oneLine(err))
+		return warn("copy it there, or set identity, on machines that restore", "%s", oneLine(err))
 	case err != nil:
-		return fail("put its copy there, or name it (--identity): without it nothing can be restored, whatever is backed up", "%s", oneLine(err))
+		return failWith("copy it there, or name it with --identity: without it, no backup can be restored", err)
 	}
 	path := identity.Path
 	info, err := os.Stat(path)
 	if err == nil && info.Mode().Perm()&0o007 != 0 {
-		return fail("chmod o= "+path, "everybody on this machine can read %s, and with it all backups", path)
+		return fail("chmod o= "+path, "every user of this machine can read %s, and therefore all backups", path)
 	}
 	if identity.Signer == (seal.Signer{}) {
-		return warn("add this line to it: "+seal.SignerComment(object.ID, object.Signer()), "%s opens the backups, but does not say who signs them: without the index, a store that somebody has replaced would be believed", path)
+		return warn("add this line to it: "+seal.SignerComment(object.ID, object.Signer()), "%s opens the backups, but does not name their signer: if the index is lost, a replaced store would not be detected", path)
 	}
 	return ok("%s opens the backups", path)
 }
 
 const (
-	// maxSampled is the maximum number of packs to look for, and maxSampledPages the maximum number of
-	// pages read to find them.
+	// maxSampled is the maximum number of packs to look for, and maxSampledPages the maximum number
+	// of pages read to find them.
 	maxSampled      = 1000
 	maxSampledPages = 10_000
 	// packsWithin is the time limit of the search. After it the findings so far are used.
@@ -110,10 +110,10 @@ type seenPack struct {
 func (p *seenPack) good() bool { return !p.missing && p.bytes >= p.needBytes }
 
 // lostAdvice is advice on recovering the content of lost packs.
-const lostAdvice = "find out what changes the store. Then, on one machine, bctl backup --reread stores again what the trees still have; " +
+const lostAdvice = "find the cause of the loss in the store. Then, on one machine, run bctl backup --reread, which stores again the content that the trees still have; " +
 	"in a fleet, touch the files. bctl restore names the files that cannot be restored"
 
-func (d *restoreDoctor) packs(ctx context.Context) Result {
+func (d *restoreDoctor) packs(ctx context.Context) Finding {
 	i, err := d.p.OpenIndex(ctx)
 	if err != nil {
 		return skip("the index cannot be opened")
@@ -135,7 +135,7 @@ func (d *restoreDoctor) packs(ctx context.Context) Result {
 	s := &sample{store: st, packs: map[string]*seenPack{}}
 	if err := s.collect(ctx, i); err != nil && (ctx.Err() == nil || s.looked == 0) {
 		if errors.Is(err, fs.ErrPermission) {
-			return skip("this user may not look at packs")
+			return skip("this user has no permission to examine packs")
 		}
 		var failed *store.Error
 		switch {
@@ -158,28 +158,28 @@ func (p *Parts) lostRowsAdvice() string {
 }
 
 // verdict returns the result for the packs examined.
-func (s *sample) verdict(interrupted bool, lostRowsAdvice string) Result {
+func (s *sample) verdict(interrupted bool, lostRowsAdvice string) Finding {
 	need := fmt.Sprintf("that the last snapshots of %s need", plural(s.snapshots, "shard"))
 	var v verdict
 	if len(s.missing) > 0 {
 		v.add(fail(lostAdvice, "%d of %d packs %s are not in the store: %s", len(s.missing), s.looked, need, some(s.missing)))
 	}
 	if len(s.short) > 0 {
-		v.add(fail(lostAdvice, "%d of %d packs %s are shorter in the store than they were stored: %s", len(s.short), s.looked, need, some(s.short)))
+		v.add(fail(lostAdvice, "%d of %d packs %s are truncated in the store: %s", len(s.short), s.looked, need, some(s.short)))
 	}
 	switch {
 	case len(s.missing)+len(s.short) > 0:
 	case s.snapshots == 0:
 		return skip("there is no snapshot yet")
 	case s.cut || interrupted:
-		v.ok("%s %s are in the store; there are more, which were not looked for", plural(s.looked, "pack"), need)
+		v.ok("%s %s are in the store; there are more, which were not checked", plural(s.looked, "pack"), need)
 	default:
 		v.ok("all packs (%d) %s are in the store", s.looked, need)
 	}
 	if s.homeless > 0 {
 		v.add(fail(lostRowsAdvice, "the index has no pack for %s %s", plural(s.homeless, "chunk"), need))
 	}
-	return v.result()
+	return v.finding()
 }
 
 // collect finds the packs, up to the maximum.
@@ -242,7 +242,7 @@ func appendChunks(chunks []backup.ChunkID, page *backup.Page) []backup.ChunkID {
 // chunk.
 func (s *sample) locate(ctx context.Context, i index.Index, chunks []backup.ChunkID) error {
 	for group := range slices.Chunk(chunks, locateAtATime) {
-		locations, err := i.LocateAll(ctx, group)
+		locations, err := i.LocateReadable(ctx, group)
 		if err != nil {
 			return err
 		}
@@ -270,7 +270,7 @@ func (s *sample) elsewhere(ctx context.Context, i index.Index, chunks []backup.C
 	if len(chunks) == 0 {
 		return nil
 	}
-	places, err := i.LocateAllCopies(ctx, chunks)
+	places, err := i.LocateReadableCopies(ctx, chunks)
 	if err != nil {
 		return err
 	}

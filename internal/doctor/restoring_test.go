@@ -80,7 +80,7 @@ func TestIdentity(t *testing.T) {
 	}{
 		{"there", s, "", doctor.OK, []string{"identity opens the backups"}},
 		{"there, of a fleet", s.with(fleet), installation.Operator, doctor.OK, nil},
-		{"missing", gone, "", doctor.Failure, []string{"gone does not exist", "nothing can be restored"}},
+		{"missing", gone, "", doctor.Failure, []string{"gone does not exist", "no backup can be restored"}},
 		{"missing, for an operator", gone, installation.Operator, doctor.Failure, nil},
 		{"missing, for an operator of a fleet", gone.with(fleet), installation.Operator, doctor.Warning, []string{"gone does not exist"}},
 		{"missing, for all of a fleet", gone.with(fleet), "", doctor.NotTested, []string{"--as operator"}},
@@ -100,7 +100,7 @@ func TestIdentity(t *testing.T) {
 	if err := os.Chmod(s["BCTL_IDENTITY"], 0o644); err != nil {
 		t.Fatal(err)
 	}
-	examine(t, s, "", "restoring").want(t, "restoring.identity", doctor.Failure, "chmod o=", "with it all backups")
+	examine(t, s, "", "restoring").want(t, "restoring.identity", doctor.Failure, "chmod o=", "and therefore all backups")
 }
 
 func TestPacksThatAreGone(t *testing.T) {

@@ -35,36 +35,31 @@ func s3Group(p *Parts) Group {
 	case "", installation.Committer:
 		d.places = []string{"doctor/" + backup.NewPackID().String()}
 	case installation.Reader:
-		// If the second object cannot be deleted, it is the same one each time, so that only one remains.
+		// If the second object cannot be deleted, it is the same one each time, so that only one
+		// remains.
 		d.places = []string{"doctor/" + backup.NewPackID().String(), store.PackName(noSnapshot, backup.PackID{})}
 	}
 	g := Group{Name: "store", Close: d.close}
 	const server, credentials = "store.server", "store.credentials"
-	add := func(id, needs string, run func(context.Context) Result) {
-		c := Check{ID: id, Run: run}
-		if needs != "" {
-			c.Needs = []string{needs}
-		}
-		g.Checks = append(g.Checks, c)
-	}
-	add(server, "", d.server)
-	add("store.tls", server, func(context.Context) Result {
+	g.add(server, d.server)
+	g.add("store.tls", func(context.Context) Finding {
 		return secured(d.answer.TLS, isLocal(d.options.Endpoint), time.Now())
-	})
-	add("store.clock", server, d.clock)
-	add(credentials, server, d.credentials)
+	}, server)
+	g.add("store.clock", d.clock, server)
+	g.add(credentials, d.credentials, server)
 	if p.Role != installation.Walker {
-		add("store.may put packs", credentials, func(ctx context.Context) Result {
-			return d.mayPut(ctx, store.PackName(noSnapshot, backup.NewPackID()), installation.Reader)
-		})
-		add("store.may put segments", credentials, func(ctx context.Context) Result {
+		g.add("store.may put packs", func(ctx context.Context) Finding {
+			return d.mayPut(ctx, store.PackName(noSnapshot, backup.NewPackID()), installation.Reader, installation.Pruner)
+		}, credentials)
+		g.add("store.may put segments", func(ctx context.Context) Finding {
 			return d.mayPut(ctx, store.SegmentName(noSnapshot, backup.NewPackID(), 0), installation.Committer)
+		}, credentials)
+		g.add("store.may list", d.mayList, credentials)
+		g.add("store.may delete", d.mayDelete, credentials)
+		d.addObjectChecks(&g, credentials, func() {
+			g.add("store.overwrite", d.overwrite, object)
+			g.add("store.checksum", d.checksum, object)
 		})
-		add("store.may list", credentials, d.mayList)
-		add("store.may delete", credentials, d.mayDelete)
-		d.addObjectChecks(&g, credentials,
-			Check{ID: "store.overwrite", Needs: []string{"store.object"}, Run: d.overwrite},
-			Check{ID: "store.checksum", Needs: []string{"store.object"}, Run: d.checksum})
 	}
 	return g
 }
@@ -79,7 +74,7 @@ func isLocal(address string) bool {
 	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-func (d *s3Doctor) server(ctx context.Context) Result {
+func (d *s3Doctor) server(ctx context.Context) Finding {
 	o, err := d.p.S3()
 	if err == nil {
 		o.RetryFor = -1 // the doctor reports failures instead of waiting
@@ -87,7 +82,7 @@ func (d *s3Doctor) server(ctx context.Context) Result {
 		d.s3, err = s3store.Open(ctx, o)
 	}
 	if err != nil {
-		return fail("correct the settings of store", "%s", oneLine(err))
+		return failWith("correct the settings of store", err)
 	}
 	d.s = d.s3
 	if d.answer, err = d.s3.Reach(ctx); err != nil {
@@ -95,39 +90,39 @@ func (d *s3Doctor) server(ctx context.Context) Result {
 	}
 	who := d.answer.Server
 	if who == "" {
-		who = "a server that does not say what it is"
+		who = "a server that does not identify itself"
 	}
 	return ok("%s answers in %s: %s", d.options.Endpoint, duration(d.answer.Received.Sub(d.answer.Sent)), who)
 }
 
-func (d *s3Doctor) clock(context.Context) Result {
+func (d *s3Doctor) clock(context.Context) Finding {
 	if d.answer.Date.IsZero() {
-		return skip("the server does not tell the time")
+		return skip("the server does not report the time")
 	}
 	return skew(d.answer.Date, d.answer.Sent, d.answer.Received, time.Second)
 }
 
 // credentials requests the repository object, which every role except reader and walker needs.
-func (d *s3Doctor) credentials(ctx context.Context) Result {
+func (d *s3Doctor) credentials(ctx context.Context) Finding {
 	object, err := repo.ReadObject(ctx, d.s)
 	refusal, refused := s3store.Refused(err)
 	switch {
 	case err == nil:
-		return d.p.sameRepository(ctx, object.ID, fmt.Sprintf("known, and %v holds repository %v", d.s3, object.ID))
+		return d.p.sameRepository(ctx, object.ID, fmt.Sprintf("accepted; %v holds repository %v", d.s3, object.ID))
 	case refused && refusal.Known && !d.p.is(installation.Operator, installation.Committer):
-		return ok("known; reading the repository object is not allowed, nor needed by %s", d.p.whom())
+		return ok("accepted; reading the repository object is not allowed, and %s does not need it", d.p.whom())
 	case refused && refusal.Known:
-		return fail("allow it to get objects (bctl deploy init writes policies)", "the repository object: %s", refusal.Reason)
+		return fail("grant it permission to get objects (bctl deploy init writes policies)", "the repository object: %s", refusal.Reason)
 	case refused:
 		return fail("correct the credentials in the settings of store, and the clock", "%s", refusal.Reason)
 	case errors.Is(err, backup.ErrNoRepository) && d.bucket(ctx):
 		if id, known := d.p.indexed(ctx); known {
-			return fail("correct store.url: nothing can be backed up or restored until then",
-				"known, and the bucket is there, but holds no repository there, and the index is of repository %v", id)
+			return fail("correct store.url: until then, neither backup nor restore is possible",
+				"accepted; the bucket exists, but contains no repository there, and the index is of repository %v", id)
 		}
-		return warn("bctl init", "known, and the bucket is there, but holds no repository")
+		return warn("bctl init", "accepted; the bucket exists, but contains no repository")
 	case errors.Is(err, backup.ErrNoRepository):
-		return fail("make the bucket, or correct store.url", "%s", oneLine(err))
+		return failWith("create the bucket, or correct store.url", err)
 	}
 	return storeFailure(err)
 }
@@ -141,12 +136,12 @@ func (d *s3Doctor) bucket(ctx context.Context) bool {
 
 // mayPut tests the permission to put an object with a wrong checksum, which the server refuses
 // after checking permissions.
-func (d *s3Doctor) mayPut(ctx context.Context, name string, who installation.Role) Result {
-	needed := d.p.is(who)
+func (d *s3Doctor) mayPut(ctx context.Context, name string, who ...installation.Role) Finding {
+	needed := d.p.is(who...)
 	promise, err := d.s3.Damages(ctx, name, []byte("bctl doctor"))
 	switch {
 	case errors.Is(err, fs.ErrPermission) && needed:
-		return fail("allow it to put objects there (bctl deploy init writes policies)", "not allowed")
+		return fail("grant it permission to put objects there (bctl deploy init writes policies)", "not allowed")
 	case errors.Is(err, fs.ErrPermission):
 		return ok("refused, as it should be")
 	case err != nil:
@@ -156,23 +151,23 @@ func (d *s3Doctor) mayPut(ctx context.Context, name string, who installation.Rol
 		d.left = append(d.left, name)
 	}
 	if promise == s3store.Unknown {
-		return skip("the server does not know checksums, so that it could not be tried without storing something")
+		return skip("the server does not support checksums, so this cannot be tested without storing an object")
 	}
 	d.damages = promise
 	if !needed {
-		return warn("restrict it to what the role needs (bctl deploy init writes policies)", "%s may put objects there, and need not", d.p.whom())
+		return warn("restrict it to the permissions of the role (bctl deploy init writes policies)", "%s may put objects there, but does not need to", d.p.whom())
 	}
 	return ok("allowed")
 }
 
-func (d *s3Doctor) mayList(ctx context.Context) Result {
+func (d *s3Doctor) mayList(ctx context.Context) Finding {
 	for _, err := range d.s3.List(ctx, store.PacksPrefix) {
 		switch {
 		case err == nil:
 		case errors.Is(err, fs.ErrPermission) && d.p.is(installation.Committer):
-			return fail("allow it to list the bucket: without that the store does not tell a pack that is missing from one that may not be seen", "not allowed")
+			return fail("grant it permission to list the bucket: otherwise a missing pack cannot be distinguished from one without read permission", "not allowed")
 		case errors.Is(err, fs.ErrPermission):
-			return ok("refused; %s need not", d.p.whom())
+			return ok("refused; %s does not need it", d.p.whom())
 		default:
 			return storeFailure(err)
 		}
@@ -181,21 +176,26 @@ func (d *s3Doctor) mayList(ctx context.Context) Result {
 	return ok("allowed")
 }
 
-// mayDelete tests the permission to delete, with an object that does not exist. Services never
-// delete.
-func (d *s3Doctor) mayDelete(ctx context.Context) Result {
+// mayDelete tests the permission to delete, with an object that does not exist. Only the pruner
+// deletes.
+func (d *s3Doctor) mayDelete(ctx context.Context) Finding {
 	err := d.s3.Delete(ctx, store.PackName(noSnapshot, backup.NewPackID()))
+	pruner := d.p.Role == installation.Pruner
 	switch {
+	case errors.Is(err, fs.ErrPermission) && pruner:
+		return fail("grant it permission to delete objects (bctl deploy init writes policies)", "not allowed")
 	case errors.Is(err, fs.ErrPermission):
 		return ok("refused, as it should be")
 	case err != nil:
 		return storeFailure(err)
+	case pruner:
+		return ok("allowed")
 	}
-	const advice = "refuse it to services (bctl deploy init writes policies): who breaks into one could delete all backups"
+	const advice = "deny it to all services except the pruner (bctl deploy init writes policies): an intruder in one could delete all backups"
 	return warn(advice, "packs may be deleted")
 }
 
-func (d *s3Doctor) overwrite(ctx context.Context) Result {
+func (d *s3Doctor) overwrite(ctx context.Context) Finding {
 	other := make([]byte, smallBytes)
 	_, _ = rand.Read(other) // never fails, by its documentation
 	promise, err := d.s3.Overwrites(ctx, d.name, other)
@@ -203,15 +203,15 @@ func (d *s3Doctor) overwrite(ctx context.Context) Result {
 	case err != nil:
 		return storeFailure(err)
 	case promise == s3store.Kept:
-		return ok("an object that is there is not overwritten (If-None-Match)")
+		return ok("an existing object is not overwritten (If-None-Match)")
 	case promise == s3store.Broken:
 		d.data = other
-		return warn("use a store that knows If-None-Match, or versions", "it overwrites what is there: If-None-Match is ignored")
+		return warn("use a store that supports If-None-Match, or versioning", "it overwrites existing objects: If-None-Match is ignored")
 	}
-	return warn("use a store that knows If-None-Match, or versions", "it does not know If-None-Match: what is there can be overwritten")
+	return warn("use a store that supports If-None-Match, or versioning", "it does not support If-None-Match: existing objects can be overwritten")
 }
 
-func (d *s3Doctor) checksum(ctx context.Context) Result {
+func (d *s3Doctor) checksum(ctx context.Context) Finding {
 	promise, name := d.damages, sibling(d.name)
 	if promise == "" {
 		var err error
@@ -226,7 +226,7 @@ func (d *s3Doctor) checksum(ctx context.Context) Result {
 	case s3store.Kept:
 		return ok("an upload that arrives damaged is refused (CRC64NVME)")
 	case s3store.Broken:
-		return warn("use a store that checks: bctl reads everything back to be sure, or finds damage late", "an upload that arrives damaged is stored")
+		return warn("use a store that verifies checksums: otherwise damage is found late", "an upload that arrives damaged is stored")
 	}
-	return warn("use a store that knows CRC64NVME: MD5, which bctl then uses, takes longer", "it does not know checksums of CRC64NVME")
+	return warn("use a store that supports CRC64NVME: MD5, which bctl uses otherwise, takes longer", "it does not support CRC64NVME checksums")
 }

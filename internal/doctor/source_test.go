@@ -53,7 +53,7 @@ func TestSource(t *testing.T) {
 	}
 	found := examineSource(t, dir)
 	found.onlyFails(t)
-	found.want(t, "source.walk", doctor.OK, "1000 files looked at")
+	found.want(t, "source.walk", doctor.OK, "1000 files examined")
 	found.want(t, "source.latency", doctor.OK, "(median)")
 	found.want(t, "source.page_cache", doctor.OK)
 	found.want(t, "source.traces", doctor.OK, "O_NOATIME is allowed")
@@ -63,7 +63,7 @@ func TestSource(t *testing.T) {
 	found.want(t, "source.mount", doctor.OK, "no mount point")
 	inFleet := examineSourceWith(t, settings{"BCTL_NATS": "nats://localhost"}, dir)
 	inFleet.want(t, "source.mount", doctor.Warning, "no mount point: a directory of ", "mount the filer here")
-	inFleet.want(t, "source.walk", doctor.OK, "1000 files looked at")
+	inFleet.want(t, "source.walk", doctor.OK, "1000 files examined")
 	if after, err := os.Stat(first); err != nil || !after.ModTime().Equal(before.ModTime()) {
 		t.Errorf("%v, %v", after, err)
 	}
@@ -78,7 +78,7 @@ func TestSourceBroken(t *testing.T) {
 	found.want(t, "source.mount", doctor.Failure, "no such file")
 	found.want(t, "source.walk", doctor.NotTested)
 	found = examineSource(t, t.TempDir())
-	found.want(t, "source.walk", doctor.Warning, "it is empty", "is it mounted?")
+	found.want(t, "source.walk", doctor.Warning, "it is empty", "check that it is mounted")
 	found.want(t, "source.latency", doctor.NotTested)
 	found.want(t, "source.clock", doctor.NotTested)
 	file := filepath.Join(t.TempDir(), "file")

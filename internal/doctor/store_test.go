@@ -98,12 +98,12 @@ func TestS3Broken(t *testing.T) {
 	s := inS3(t, server)
 	t.Run("no repository", func(t *testing.T) {
 		found := examine(t, s.with(settings{"BCTL_STORE": s["BCTL_STORE"] + "-other"}), "", "store")
-		found.want(t, "store.credentials", doctor.Failure, "holds no repository", "correct store.url")
+		found.want(t, "store.credentials", doctor.Failure, "contains no repository", "correct store.url")
 		found.onlyFails(t, "store.credentials")
 	})
 	t.Run("no bucket", func(t *testing.T) {
 		found := examine(t, s.with(settings{"BCTL_STORE": "s3://there-is-none"}), "", "store")
-		found.want(t, "store.credentials", doctor.Failure, "NoSuchBucket", "make the bucket")
+		found.want(t, "store.credentials", doctor.Failure, "NoSuchBucket", "create the bucket")
 		found.want(t, "store.object", doctor.NotTested)
 	})
 	t.Run("wrong secret", func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestS3Broken(t *testing.T) {
 		}, nil)
 		found := examine(t, proxied, installation.Reader, "store")
 		found.want(t, "store.may put packs", doctor.Failure, "not allowed")
-		found.want(t, "store.object", doctor.Failure, "allow it to put objects")
+		found.want(t, "store.object", doctor.Failure, "grant it permission to put objects")
 		found.want(t, "store.read", doctor.NotTested, "store.object")
 		found.want(t, "store.may delete", doctor.OK, "refused")
 		found = examine(t, proxied, installation.Operator, "store")
@@ -149,13 +149,13 @@ func TestS3Broken(t *testing.T) {
 			return denied(r)
 		}, nil), installation.Reader, "store")
 		found.onlyFails(t)
-		found.want(t, "store.credentials", doctor.OK, "nor needed by a reader")
+		found.want(t, "store.credentials", doctor.OK, "a reader does not need it")
 		found.want(t, "store.may put packs", doctor.OK)
 		found.want(t, "store.may put segments", doctor.OK, "as it should be")
 		found.want(t, "store.may list", doctor.OK, "refused")
 		found.want(t, "store.read", doctor.OK)
-		found.want(t, "store.throughput", doctor.NotTested, "8 MiB would remain")
-		found.want(t, "store.tidy", doctor.OK, "what remains is part of no backup: packs/00000000000000000000000000000000/")
+		found.want(t, "store.throughput", doctor.NotTested, "8.0 MiB would remain")
+		found.want(t, "store.tidy", doctor.OK, "these objects remain, which belong to no backup: packs/00000000000000000000000000000000/")
 		if names := objects(t, s); strings.Count(names, "packs/") != 1 {
 			t.Errorf("there is left: %s", names)
 		}
@@ -186,7 +186,7 @@ func TestS3Broken(t *testing.T) {
 				r.Body = zeros{r.Body}
 			}
 		}), "", "store")
-		found.want(t, "store.read", doctor.Failure, "other bytes")
+		found.want(t, "store.read", doctor.Failure, "wrong bytes")
 	})
 }
 
@@ -274,11 +274,11 @@ func TestS3OverTLS(t *testing.T) {
 	examine(t, s.with(settings{"BCTL_STORE_ENDPOINT": secure(year)}), "", "store").want(t, "store.server", doctor.Failure, "unknown authority", "store.ca_file")
 	examine(t, trusting.with(settings{"BCTL_STORE_ENDPOINT": secure(-time.Hour)}), "", "store").want(t, "store.server", doctor.Failure, "expired", "replace the server's certificate")
 	examine(t, trusting.with(settings{"BCTL_STORE_ENDPOINT": secure(year, "127.0.0.2")}), "", "store").
-		want(t, "store.server", doctor.Failure, "127.0.0.2", "use a name that the server's certificate has")
+		want(t, "store.server", doctor.Failure, "127.0.0.2", "use a name that is in the server's certificate")
 	plain := httptest.NewServer(http.NotFoundHandler())
 	defer plain.Close()
 	examine(t, trusting.with(settings{"BCTL_STORE_ENDPOINT": strings.Replace(plain.URL, "http:", "https:", 1)}), "", "store").
-		want(t, "store.server", doctor.Failure, "let the server use TLS")
+		want(t, "store.server", doctor.Failure, "enable TLS on the server")
 }
 
 // A store that accepts a connection and does not respond is a failure within the time limit.
@@ -296,10 +296,10 @@ func TestS3ThatHangs(t *testing.T) {
 			groups[n].Checks[c].Timeout = 200 * time.Millisecond
 		}
 	}
-	var found doctor.Result
+	var found doctor.Finding
 	doctor.Run(t.Context(), groups, func(o doctor.Outcome) {
 		if o.ID == "store.server" {
-			found = o.Result
+			found = o.Finding
 		}
 	})
 	if found.Status != doctor.Failure {
@@ -353,11 +353,11 @@ func TestOnThisMachine(t *testing.T) {
 	})
 	t.Run("another's worker key", func(t *testing.T) {
 		s := repository(t).with(settings{"BCTL_WORKER_KEY": filepath.Join(repository(t)["BCTL_REPO"], "worker.key")})
-		examine(t, s, "", "index").want(t, "index.worker_key", doctor.Failure, "is of repository")
+		examine(t, s, "", "index").want(t, "index.worker_key", doctor.Failure, "belongs to repository")
 	})
 	t.Run("an empty store", func(t *testing.T) {
 		s := repository(t).with(settings{"BCTL_STORE": t.TempDir()})
-		examine(t, s, "", "store").want(t, "store.repository", doctor.Failure, "not mounted, or another store", "correct --repo or store.url")
+		examine(t, s, "", "store").want(t, "store.repository", doctor.Failure, "not mounted, or it is another store", "correct --repo or store.url")
 	})
 	t.Run("index for all to read", func(t *testing.T) {
 		s := repository(t)
@@ -389,9 +389,9 @@ func TestOnADiskThatCannotBeWrittenTo(t *testing.T) {
 			}
 			found := examine(t, s, "", "index", "store")
 			found.onlyFails(t, "index.place", "store.place", "store.object")
-			found.want(t, "index.place", doctor.Failure, test.words, "what is there can be restored")
+			found.want(t, "index.place", doctor.Failure, test.words, "existing snapshots can be restored")
 			found.want(t, "store.place", doctor.Failure, test.words)
-			found.want(t, "store.object", doctor.Failure, map[string]string{"read-only": "mount it", "full": "make space"}[name])
+			found.want(t, "store.object", doctor.Failure, map[string]string{"read-only": "mount it", "full": "free space"}[name])
 			for _, id := range []string{"index.file", "index.schema", "index.integrity", "index.worker_key", "store.directory", "store.repository"} {
 				found.want(t, id, doctor.OK)
 			}

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/dustin/go-humanize"
 )
 
-// result combines the findings on one line, problems first.
-func (v *verdict) result() Result {
-	r := Result{Status: OK}
+// finding combines the findings on one line, problems first.
+func (v *verdict) finding() Finding {
+	r := Finding{Status: OK}
 	var seen, advice []string
 	for _, b := range v.bad {
 		if rank[b.Status] > rank[r.Status] {
@@ -50,17 +52,7 @@ func duration(d time.Duration) string {
 }
 
 // size formats a number of bytes.
-func size(n uint64) string {
-	const units = "KMGTPE"
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	f, unit := float64(n)/1024, 0
-	for f >= 1024 && unit < len(units)-1 {
-		f, unit = f/1024, unit+1
-	}
-	return fmt.Sprintf("%.3g %ciB", f, units[unit])
-}
+func size[N int | int64 | uint64](n N) string { return humanize.IBytes(uint64(max(n, 0))) }
 
 // plural returns "1 file", "2 files".
 func plural(n int, what string) string {

@@ -18,34 +18,34 @@ const certificateWarns = 30 * 24 * time.Hour
 
 // secured reports on a connection's TLS. local means that the other end is this machine, so that
 // the connection cannot be intercepted.
-func secured(state *tls.ConnectionState, local bool, now time.Time) Result {
+func secured(state *tls.ConnectionState, local bool, now time.Time) Finding {
 	if state == nil {
 		if local {
-			return warn("fine for a trial; a fleet's connections need TLS (bctl deploy init makes certificates)", "no TLS, to this machine")
+			return warn("acceptable for a trial; a fleet's connections need TLS (bctl deploy init creates certificates)", "no TLS, but the connection is to this machine")
 		}
-		return warn("use TLS: passwords, names of files and results are sent for all to read (bctl deploy init makes certificates)", "no TLS")
+		return warn("use TLS: without it, passwords, file names and results can be read on the network (bctl deploy init creates certificates)", "no TLS")
 	}
 	var v verdict
 	if len(state.PeerCertificates) > 0 {
 		v.add(certificate(state.PeerCertificates[0], now))
 	}
 	if state.Version < tls.VersionTLS12 {
-		v.add(warn("let the server refuse what is older than TLS 1.2", "%s", tls.VersionName(state.Version)))
+		v.add(warn("configure the server to refuse versions before TLS 1.2", "%s", tls.VersionName(state.Version)))
 	} else {
 		v.ok("%s", tls.VersionName(state.Version))
 	}
-	return v.result()
+	return v.finding()
 }
 
 // certificate reports the subject, the issuer and the validity of a certificate.
-func certificate(c *x509.Certificate, now time.Time) Result {
+func certificate(c *x509.Certificate, now time.Time) Finding {
 	text := fmt.Sprintf("certificate of %s by %s", subject(c), c.Issuer.CommonName)
 	left := c.NotAfter.Sub(now)
 	switch {
 	case left <= 0:
 		return fail("replace it (bctl deploy rotate)", "%s, expired %s ago", text, duration(left))
 	case now.Before(c.NotBefore):
-		return fail("look at this machine's clock, or wait", "%s, valid only in %s", text, duration(c.NotBefore.Sub(now)))
+		return fail("check this machine's clock, or wait", "%s, valid only in %s", text, duration(c.NotBefore.Sub(now)))
 	case left < certificateWarns:
 		return warn("replace it (bctl deploy rotate)", "%s, %s left", text, duration(left))
 	}
@@ -67,7 +67,7 @@ func subject(c *x509.Certificate) string {
 
 // unreachable returns advice for a failed connection. who is the other end, and ca is the setting
 // with its authorities.
-func unreachable(err error, who, ca string) Result {
+func unreachable(err error, who, ca string) Finding {
 	seen := oneLine(err)
 	var (
 		invalid   x509.CertificateInvalidError
@@ -75,25 +75,25 @@ func unreachable(err error, who, ca string) Result {
 		name      x509.HostnameError
 	)
 	text := strings.ToLower(seen)
-	advice := "start " + who + ", or correct its address; look whether a firewall is in the way"
+	advice := "start " + who + ", or correct its address; check the firewalls between"
 	switch {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		advice = "replace the server's certificate (bctl deploy rotate), or set this machine's clock"
 	case errors.As(err, &invalid):
-		advice = "replace the server's certificate: it is not one for a server"
+		advice = "replace the server's certificate: it is not a server certificate"
 	case errors.As(err, &authority):
 		advice = "set " + ca + " to the authority that signed the server's certificate"
 	case errors.As(err, &name):
-		advice = "use a name that the server's certificate has, or make one that has this name (bctl deploy refresh)"
+		advice = "use a name that is in the server's certificate, or create a certificate with this name (bctl deploy refresh)"
 	case errors.Is(err, http.ErrSchemeMismatch), strings.Contains(text, "first record does not look like a tls"),
 		strings.Contains(text, "secure connection not available"), strings.Contains(text, "server refused tls"):
-		advice = "let the server use TLS, or set an address without"
+		advice = "enable TLS on the server, or set an address without TLS"
 	case strings.Contains(text, "remote error: tls"), strings.Contains(text, "after tls handshake"), strings.Contains(text, "certificate required"), strings.Contains(text, "requires a valid client certificate"):
-		advice = "set this client's certificate and key: the server wants ones that its authority has signed, and that have not expired"
+		advice = "set this client's certificate and key: the server requires a valid certificate from its authority"
 	case strings.Contains(text, "no such host"), strings.Contains(text, "server misbehaving"):
-		advice = "correct the name of " + who + ", or let this machine's DNS know it"
+		advice = "correct the name of " + who + ", or add it to the DNS of this machine"
 	case errors.Is(err, backup.ErrInvalid) && strings.Contains(text, "no such file"):
-		advice = "set the file that is there"
+		advice = "correct the path of the file"
 	}
-	return Result{Failure, seen, advice}
+	return Finding{Failure, seen, advice}
 }

@@ -11,8 +11,8 @@ import (
 // Checks that the index and the store exist together, and belong to the same repository.
 
 const (
-	rebuildAdvice = "put the file back, or run bctl index rebuild: it makes the index again from the copy in the store"
-	damagedAdvice = "bctl index rebuild makes it again from the copy in the store"
+	rebuildAdvice = "put the file back, or run bctl index rebuild, which recreates the index from its copy in the store"
+	damagedAdvice = "bctl index rebuild recreates it from its copy in the store"
 )
 
 // indexed returns the repository of the index; false if it is not known.
@@ -30,9 +30,9 @@ func (p *Parts) indexed(ctx context.Context) (backup.RepositoryID, bool) {
 }
 
 // sameRepository compares the repository in the store with that of the index, if it is known.
-func (p *Parts) sameRepository(ctx context.Context, stored backup.RepositoryID, good string) Result {
+func (p *Parts) sameRepository(ctx context.Context, stored backup.RepositoryID, good string) Finding {
 	if id, known := p.indexed(ctx); known && id != stored {
-		return fail("name the index and the store of one repository (--repo, or index.url and store.url)",
+		return fail("set the index and the store of the same repository (--repo, or index.url and store.url)",
 			"index and store belong to different repositories: the store holds %v, and the index is of %v", stored, id)
 	}
 	return ok("%s", good)

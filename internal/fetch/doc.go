@@ -1,4 +1,9 @@
-// Package fetch gets chunks out of packs, many at a time.
+// Package fetch gets chunks out of packs, many at a time. The files follow the data:
+//
+//	fetch.go      finds the packs of the requested chunks, and works on several packs at a time
+//	readers.go    opens packs, reads their tables, and keeps these for further requests
+//	pack.go       reads ranges of frames, decodes them, and passes each chunk to its Sink
+//	elsewhere.go  tries further packs for chunks that a pack does not provide
 //
 // # Path of a chunk
 //

@@ -13,7 +13,7 @@ import (
 // A chunk may be in several packs (decision 13): if one of them is gone or damaged, the others are
 // tried.
 
-// misses are the wants that their locations did not provide.
+// misses collects the wants that could not be read at their locations.
 type misses struct {
 	mu    sync.Mutex
 	wants []located
@@ -30,8 +30,8 @@ func (m *misses) add(wants []located, err error) {
 	}
 }
 
-// elsewhere returns the wants at their next locations, sorted. A want without another location
-// fails with the error of the first.
+// elsewhere gives each missed want its next location, and returns the wants, sorted. A want that
+// has no further location fails with the error of its first one.
 func (f *Fetcher) elsewhere(ctx context.Context, missed []located) ([]located, error) {
 	if len(missed) == 0 {
 		return nil, nil
@@ -42,7 +42,7 @@ func (f *Fetcher) elsewhere(ctx context.Context, missed []located) ([]located, e
 	found := missed[:0]
 	for _, w := range missed {
 		if len(w.others) == 0 {
-			w.Sink.Fail(w.Offset, w.failed)
+			w.Sink.Fail(w.Tag, w.failed)
 			continue
 		}
 		w.at, w.others = w.others[0], w.others[1:]
@@ -52,7 +52,7 @@ func (f *Fetcher) elsewhere(ctx context.Context, missed []located) ([]located, e
 	return found, nil
 }
 
-// findOthers looks up further locations of wants whose first location has failed.
+// findOthers looks up the further locations of wants whose first location has failed.
 func (f *Fetcher) findOthers(ctx context.Context, missed []located) error {
 	var ids []backup.ChunkID
 	for i := range missed {
@@ -63,7 +63,7 @@ func (f *Fetcher) findOthers(ctx context.Context, missed []located) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	places, err := f.o.Index.LocateAllCopies(ctx, ids)
+	places, err := f.o.Index.LocateReadableCopies(ctx, ids)
 	if err != nil {
 		return fmt.Errorf("locate copies of %d chunks: %w", len(ids), err)
 	}

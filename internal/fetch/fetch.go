@@ -19,38 +19,38 @@ import (
 
 // A Locator finds chunks: the index.
 type Locator interface {
-	// LocateAll is as in index.Catalog.
-	LocateAll(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error)
-	// LocateAllCopies is as in index.Catalog.
-	LocateAllCopies(ctx context.Context, ids []backup.ChunkID) ([][]index.Location, error)
+	// LocateReadable is as in index.Catalog.
+	LocateReadable(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error)
+	// LocateReadableCopies is as in index.Catalog.
+	LocateReadableCopies(ctx context.Context, ids []backup.ChunkID) ([][]index.Location, error)
 }
 
 // A Sink receives chunks. Its methods are called concurrently, once per Want, in any order.
 type Sink interface {
-	// Chunk receives the plaintext of the chunk that was wanted at offset. data is valid only
+	// Chunk receives the plaintext of the chunk of the want with this tag. data is valid only
 	// during the call.
-	Chunk(offset int64, data []byte)
-	// Fail reports that the chunk wanted at offset is not available.
-	Fail(offset int64, err error)
+	Chunk(tag int64, data []byte)
+	// Fail reports that the chunk of the want with this tag is not available.
+	Fail(tag int64, err error)
 }
 
-// A Want is one chunk that is needed, with the offset that it is for.
+// A Want is one chunk that is needed, and its receiver.
 type Want struct {
 	Chunk  backup.ChunkID
 	Length int64 // bytes of its plaintext
-	Offset int64 // passed to Sink, to identify the want
+	Tag    int64 // passed to Sink, which identifies the want by it
 	Sink   Sink
 }
 
 // Options of a Fetcher; all except Concurrency must be set.
 type Options struct {
-	Index Locator
-	Store store.Store
-	// Repository is that of the packs.
-	Repository backup.RepositoryID
+	Index      Locator
+	Store      store.Store
+	Repository backup.RepositoryID // that the packs belong to
 	Opener     *seal.Opener
 	HashKey    seal.DedupKey // of the chunks' hashes
-	// Concurrency is how many ranges are read and decoded at once; 0: a few per CPU.
+	// Concurrency is the maximum number of ranges that are read and decoded at a time; 0: a few per
+	// CPU.
 	Concurrency int
 }
 
@@ -138,7 +138,7 @@ func (f *Fetcher) locate(ctx context.Context, wants []Want) ([]located, error) {
 	}
 	slices.SortFunc(ids, func(a, b backup.ChunkID) int { return bytes.Compare(a[:], b[:]) })
 	ids = slices.Compact(ids)
-	at, err := f.o.Index.LocateAll(ctx, ids)
+	at, err := f.o.Index.LocateReadable(ctx, ids)
 	if err != nil {
 		return nil, fmt.Errorf("locate %d chunks: %w", len(ids), err)
 	}
@@ -150,9 +150,9 @@ func (f *Fetcher) locate(ctx context.Context, wants []Want) ([]located, error) {
 		i, _ := slices.BinarySearchFunc(ids, w.Chunk, func(a, b backup.ChunkID) int { return bytes.Compare(a[:], b[:]) })
 		switch loc := at[i]; {
 		case loc == index.Location{}:
-			w.Sink.Fail(w.Offset, fmt.Errorf("chunk %v is in no pack: %w", w.Chunk, backup.ErrNotFound))
+			w.Sink.Fail(w.Tag, fmt.Errorf("chunk %v is in no pack: %w", w.Chunk, backup.ErrNotFound))
 		case int64(loc.Length) != w.Length:
-			w.Sink.Fail(w.Offset, fmt.Errorf("chunk %v has %d bytes, not %d: %w", w.Chunk, loc.Length, w.Length, backup.ErrCorrupt))
+			w.Sink.Fail(w.Tag, fmt.Errorf("chunk %v has %d bytes, not %d: %w", w.Chunk, loc.Length, w.Length, backup.ErrCorrupt))
 		default:
 			found = append(found, located{Want: w, at: loc})
 		}

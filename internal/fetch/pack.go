@@ -140,6 +140,6 @@ func (r *reader) deliver(plain []byte, fw frameWants, missed *misses) {
 			missed.add(fw.wants[i:i+1], fmt.Errorf("pack %v does not hold chunk %v where the index says: %w", w.at.Pack, w.Chunk, backup.ErrCorrupt))
 			continue
 		}
-		w.Sink.Chunk(w.Offset, plain[w.at.Start:end])
+		w.Sink.Chunk(w.Tag, plain[w.at.Start:end])
 	}
 }

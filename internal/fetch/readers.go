@@ -38,7 +38,7 @@ func comparePlaces(a, b pack.ChunkInfo) int {
 
 func (f *Fetcher) openPack(ctx context.Context, at index.PackPlace) (*reader, error) {
 	place := pack.Place{Object: store.PackName(at.Snapshot, at.Object), Offset: at.Offset, Bytes: at.Bytes}
-	p, err := pack.Open(ctx, f.o.Store, place, f.o.Repository, at.Pack, f.o.Opener)
+	p, err := pack.Open(ctx, f.o.Store, place, f.o.Repository, cmp.Or(at.Sealed, at.Pack), f.o.Opener)
 	if err != nil {
 		return nil, err
 	}

@@ -14,14 +14,14 @@ import (
 	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
 )
 
-// Each service describes itself when it starts, at an interval, when it changes, when it is asked,
-// and when it stops. Every listener receives all descriptions. The keeper remembers them
-// (roster.go), so that a service that dies is missed.
+// Each service publishes a description of itself when it starts, at an interval, after a change, on
+// request, and when it stops. Every listener receives all descriptions. The keeper remembers them
+// (roster.go), and so notices a service that dies.
 
 const (
-	// announceEvery is how often a service describes itself without being asked.
+	// announceEvery is the interval between descriptions that nobody has requested.
 	announceEvery = 10 * time.Second
-	// refusedEvery replaces announceEvery where NATS refuses the subject, because each refusal is
+	// refusedEvery replaces announceEvery if NATS refuses the subject, because each refusal is
 	// logged.
 	refusedEvery = 5 * time.Minute
 	// announceWait is how long the server may take to refuse an announcement.
@@ -127,14 +127,14 @@ func (c *Conn) collect(to chan *nats.Msg, subjects ...string) (stop func(), err 
 		sub, err := c.nc.ChanSubscribe(subject, to)
 		if err != nil {
 			stop()
-			return nil, fmt.Errorf("nats %s: listen to %s: %w: %w", c.opts.URL, subject, err, backup.NATSAway)
+			return nil, fmt.Errorf("nats %s: subscribe to %s: %w: %w", c.opts.URL, subject, err, backup.NATSAway)
 		}
 		subs = append(subs, sub)
 	}
 	return stop, nil
 }
 
-// drainAgain is how often the request is repeated to a worker that has not answered.
+// drainAgain is the interval at which a request is repeated until the worker answers.
 const drainAgain = 500 * time.Millisecond
 
 // Drain asks a worker to take no new work or, with undo, to take work again, and returns the
@@ -185,7 +185,7 @@ func (c *Conn) drained(heard <-chan *nats.Msg, inbox string, worker *Instance, w
 		case m := <-heard:
 			if m.Subject == inbox {
 				if m.Header.Get("Status") == noResponders {
-					return Instance{}, false, fmt.Errorf("%s %s has gone: %w", worker.Role, worker.Name, backup.ErrNotFound)
+					return Instance{}, false, fmt.Errorf("%s %s does not run any more: %w", worker.Role, worker.Name, backup.ErrNotFound)
 				}
 				continue
 			}

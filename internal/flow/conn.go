@@ -143,37 +143,39 @@ func redactedURL(u *url.URL) string {
 }
 
 // An outage is a period in which NATS does not answer. It is logged at its beginning, at its end,
-// and every tellEvery.
+// and every logEvery.
 type outage struct {
 	Options
-	mu   sync.Mutex
-	told time.Time // zero: there is no outage
-	why  error     // of the last failed attempt to connect; nil: none has failed
+	mu     sync.Mutex
+	logged time.Time // zero: there is no outage
+	why    error     // of the last failed attempt to connect; nil: none has failed
+	// denied is the server's refusal to let this client use its queue; nil: it does.
+	denied error
 }
 
-const tellEvery = 30 * time.Second
+const logEvery = 30 * time.Second
 
-func (o *outage) goesOn(err error) {
+func (o *outage) failed(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err == nil {
 		return
 	}
 	o.why = err
-	if time.Since(o.told) < tellEvery {
+	if time.Since(o.logged) < logEvery {
 		return
 	}
-	o.told = time.Now()
+	o.logged = time.Now()
 	o.Log.Warn("connecting to NATS failed, will retry", "url", o.URL, "error", err)
 }
 
 func (o *outage) ended() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.told.IsZero() {
+	if !o.logged.IsZero() {
 		o.Log.Info("reconnected to NATS", "url", o.URL)
 	}
-	o.told, o.why = time.Time{}, nil
+	o.logged, o.why = time.Time{}, nil
 }
 
 // cause returns why NATS does not answer.
@@ -188,8 +190,27 @@ func (o *outage) cause() error {
 
 var errNotConnected = errors.New("not connected")
 
-// sayError logs the server's refusals, and messages that the client has to drop.
-func (o Options) sayError(_ *nats.Conn, sub *nats.Subscription, err error) {
+// consumed records that the client may use its queue.
+func (o *outage) consumed() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.denied = nil
+}
+
+// denial returns why the client must not use its queue.
+func (o *outage) denial() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.denied
+}
+
+// logError logs the server's refusals, and messages that the client has to drop.
+func (o *outage) logError(_ *nats.Conn, sub *nats.Subscription, err error) {
+	if errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), jsAPI+"CONSUMER.") {
+		o.mu.Lock()
+		o.denied = err
+		o.mu.Unlock()
+	}
 	subject := ""
 	if sub != nil {
 		subject = sub.Subject
@@ -208,11 +229,11 @@ func (o Options) natsOptions(out *outage) ([]nats.Option, error) {
 		nats.IgnoreAuthErrorAbort(), // a retired certificate may still be replaced
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.PingInterval(pingEvery), // the only way to notice a network that drops everything
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { out.goesOn(err) }),
-		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { out.goesOn(err) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { out.failed(err) }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { out.failed(err) }),
 		nats.ReconnectHandler(func(*nats.Conn) { out.ended() }),
 		nats.ConnectHandler(func(*nats.Conn) { out.ended() }),
-		nats.ErrorHandler(o.sayError), // by default nats.go prints to standard error
+		nats.ErrorHandler(out.logError), // by default nats.go prints to standard error
 	}
 	if o.InProcess != nil {
 		options = append(options, nats.InProcessServer(o.InProcess))
@@ -244,12 +265,37 @@ func (o Options) natsOptions(out *outage) ([]nats.Option, error) {
 }
 
 // Ready returns nil if the server is connected and the queues are this client's. Otherwise its
-// error wraps backup.ErrUnavailable or ErrOtherRepository.
+// error wraps backup.ErrUnavailable, ErrOtherRepository or ErrDenied.
 func (c *Conn) Ready() error {
 	if c.nc.IsConnected() {
-		return c.others.inTheWay()
+		if err := c.out.denial(); err != nil {
+			return fmt.Errorf("nats %s does not let this client take work (is worker.site that of its certificate?): %w: %w", c.opts.URL, err, ErrDenied)
+		}
+		return c.others.queuesRefused()
 	}
-	return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, c.out.cause(), backup.NATSAway)
+	cause := c.out.cause()
+	if refuses(cause) {
+		return fmt.Errorf("nats %s refuses this client: %w: %w", c.opts.URL, cause, backup.NATSAway)
+	}
+	return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, cause, backup.NATSAway)
+}
+
+// refuses reports whether the server has refused the credentials. nats.go has no one error for it.
+func refuses(cause error) bool {
+	text := strings.ToLower(cause.Error())
+	return strings.Contains(text, "authorization violation") || strings.Contains(text, "authentication expired")
+}
+
+// Answers is Ready for a server that may hang: it also waits for an answer, until ctx is done or
+// its deadline has passed. ctx must have one.
+func (c *Conn) Answers(ctx context.Context) error {
+	if err := c.Ready(); err != nil {
+		return err
+	}
+	if err := c.nc.FlushWithContext(ctx); err != nil {
+		return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, err, backup.NATSAway)
+	}
+	return nil
 }
 
 // Reach waits until the server answers, at most for the duration within. When the time is over, or

@@ -45,8 +45,8 @@ func (c *Conn) ConsumeRead(ctx context.Context, site string, limit int, handle f
 	})
 }
 
-// A Result is one message to the committer: exactly one of the four messages is set.
-type Result struct {
+// A Received is one message to the committer: exactly one of the four messages is set.
+type Received struct {
 	Slice    *backup.SliceWalked
 	Pack     *backup.PackStored
 	Lists    *backup.ListsStored
@@ -55,9 +55,9 @@ type Result struct {
 }
 
 // ConsumeResults is ConsumeWalk for the results of workers.
-func (c *Conn) ConsumeResults(ctx context.Context, limit int, handle func(Result)) {
+func (c *Conn) ConsumeResults(ctx context.Context, limit int, handle func(Received)) {
 	consume(ctx, c, commitQueue, hold{limit, resultPullers, 0, 0}, func(msg jetstream.Msg) (func(*Delivery), error) {
-		var r Result
+		var r Received
 		var err error
 		switch msg.Subject() {
 		case Slices.Subject:
@@ -124,6 +124,7 @@ func (c *Conn) pull(ctx context.Context, q queue, h hold, hand *inHand, decode f
 	consumer, err := c.js.Consumer(asking, q.stream, q.consumer)
 	cancel()
 	if err == nil {
+		c.out.consumed()
 		err = c.others.saw(c.opts.checkOwner("queue "+q.consumer, consumer.CachedInfo().Config.Metadata))
 	}
 	if err != nil {

@@ -40,14 +40,14 @@ func TestMessagesReachTheirStage(t *testing.T) {
 	}
 	got.delivery.Ack()
 
-	batches, results := make(chan *backup.ReadBatch, 1), make(chan Result, 4)
+	batches, results := make(chan *backup.ReadBatch, 1), make(chan Received, 4)
 	ended := make(chan struct{}, 2)
 	go func() {
 		c.ConsumeRead(ctx, backup.DefaultSite, 1, func(b *backup.ReadBatch, d *Delivery) { batches <- b; d.Ack() })
 		ended <- struct{}{}
 	}()
 	go func() {
-		c.ConsumeResults(ctx, 8, func(r Result) { results <- r; r.Delivery.Ack() })
+		c.ConsumeResults(ctx, 8, func(r Received) { results <- r; r.Delivery.Ack() })
 		ended <- struct{}{}
 	}()
 	if b := receive(t, "read batch", batches); b.ID != 3 || len(b.Pages) != 1 {
@@ -58,13 +58,13 @@ func TestMessagesReachTheirStage(t *testing.T) {
 		r := receive(t, "result", results)
 		r.Delivery = nil
 		switch {
-		case r.Slice != nil && r == Result{Slice: r.Slice}:
+		case r.Slice != nil && r == Received{Slice: r.Slice}:
 			slice = r.Slice.Task == 2
-		case r.Pack != nil && r == Result{Pack: r.Pack}:
+		case r.Pack != nil && r == Received{Pack: r.Pack}:
 			pack = r.Pack.Pack == backup.PackID{4}
-		case r.Lists != nil && r == Result{Lists: r.Lists}:
+		case r.Lists != nil && r == Received{Lists: r.Lists}:
 			lists = len(r.Lists.Lists) == 1 && r.Lists.Lists[0].List == backup.ChunkID{6}
-		case r.Batch != nil && r == Result{Batch: r.Batch}:
+		case r.Batch != nil && r == Received{Batch: r.Batch}:
 			batch = r.Batch.Batch == 5
 		}
 	}
@@ -369,7 +369,7 @@ func TestReadySaysWhetherTheServerAnswers(t *testing.T) {
 // A connection that ended without an error has a reason nevertheless.
 func TestReadyHasAReason(t *testing.T) {
 	out := &outage{Options: Options{Log: slog.New(slog.DiscardHandler)}}
-	out.goesOn(nil)
+	out.failed(nil)
 	if err := out.cause(); !errors.Is(err, errNotConnected) {
 		t.Errorf("the cause is %v", err)
 	}

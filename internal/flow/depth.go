@@ -3,8 +3,6 @@ package flow
 import (
 	"context"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
@@ -21,20 +19,19 @@ func (c *Conn) Depths(ctx context.Context, sites []string) ([]telemetry.Queue, e
 		if err != nil {
 			return nil, c.unavailable("stream "+queues[0].stream, err)
 		}
-		found := map[string]*jetstream.ConsumerInfo{}
-		listed := stream.ListConsumers(ctx)
-		for info := range listed.Info() {
-			found[info.Name] = info
-		}
-		if err := listed.Err(); err != nil {
-			return nil, c.unavailable("consumers of stream "+queues[0].stream, err)
+		last := stream.CachedInfo().State.LastSeq
+		found, err := c.consumersOf(ctx, stream, queues[0].stream)
+		if err != nil {
+			return nil, err
 		}
 		for at, q := range queues {
 			info := found[q.consumer]
 			if info == nil {
 				continue
 			}
-			depth := telemetry.Queue{Name: name, Waiting: info.NumPending, Unacknowledged: uint64(max(info.NumAckPending, 0))}
+			depth := telemetry.Queue{
+				Name: name, Waiting: info.NumPending, Unacknowledged: uint64(max(info.NumAckPending, 0)), Last: last, Floor: info.AckFloor.Stream,
+			}
 			if name != "commit" {
 				depth.Site = siteOrDefault(sites[at])
 			}

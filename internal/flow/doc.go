@@ -14,8 +14,24 @@
 //	committer ── Roster ────────► operator            bctl.v1.roster (not stored)
 //	workers ◄─── Drain ────────── operator            bctl.v1.drain.<instance> (not stored)
 //
-// To follow one file: services/walker/walk finds it, services/reader/read stores its content, and
-// services/committer/commit makes both part of the index.
+// To follow one file through a backup:
+//
+//	services/bctl/cli          parses bctl backup (backup.go); on one machine, begins the snapshot and
+//	                           runs the services (backUpHere, services/bctl/embedded); in a fleet,
+//	                           begins the snapshot and follows it (backUpInFleet)
+//	internal/index/entindex    begins the snapshot with its first task (BeginSnapshot)
+//	services/committer/commit  sends tasks and batches (dispatch.go)
+//	services/walker/walk       lists the file, and cuts its directory into pages; sends nothing of
+//	                           unchanged pages, whose rows stay valid (package index)
+//	internal/listing           in a changed page, finds the files to be read (TakeOver)
+//	services/reader/read       reads the file, and stores its new chunks in packs
+//	services/committer/commit  checks results (admit.go), and applies them (apply.go)
+//	internal/index/entindex    writes the rows in one transaction (Apply)
+//	services/committer/commit  writes the segment, commits (finish.go), and writes the commit record
+//	                           (record.go)
+//
+// internal/restore and internal/fetch take the way back. I1 to I19 are the invariants in
+// docs/invariants.md.
 //
 // The three streams are work queues of JetStream, and they only distribute work: the index is
 // authoritative (I2). A message may be lost, duplicated, delayed or reordered, and a stream may be

@@ -22,6 +22,42 @@ const answerWithin = 2 * time.Second
 // unavailable, and with ErrDenied if this client may not ask. An empty list without an error means
 // that no service is running.
 func (c *Conn) Instances(ctx context.Context) ([]Instance, error) {
+	g, err := c.gather(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return g.all(), nil
+}
+
+// gatherAgain is the pause of AwaitInstances between two requests.
+const gatherAgain = 250 * time.Millisecond
+
+// AwaitInstances is Instances for a caller that draws conclusions from the absence of services.
+// While the fleet starts, it asks again until enough returns true: some services may not be
+// connected yet. The fleet has started when the keeper has listened for announceEvery, in which
+// each service that is connected describes itself. A fleet without a committer does not start. If
+// ctx leaves no time for another request, AwaitInstances returns the last answer.
+func (c *Conn) AwaitInstances(ctx context.Context, enough func([]Instance) bool) ([]Instance, error) {
+	for {
+		g, err := c.gather(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all := g.all()
+		until, bounded := ctx.Deadline()
+		if enough(all) || !g.starts() || bounded && time.Until(until) < answerWithin+gatherAgain {
+			return all, nil
+		}
+		select {
+		case <-ctx.Done():
+			return all, nil
+		case <-time.After(gatherAgain):
+		}
+	}
+}
+
+// gather collects the answers to one request.
+func (c *Conn) gather(ctx context.Context) (*gathering, error) {
 	if err := c.Reach(ctx, answerWithin); err != nil {
 		return nil, err
 	}
@@ -50,17 +86,33 @@ func (c *Conn) Instances(ctx context.Context) ([]Instance, error) {
 			if err := c.Ready(); err != nil {
 				return nil, err
 			}
-			return g.all(), nil
+			return g, nil
 		}
 	}
-	return g.all(), nil
+	return g, nil
 }
 
 // A gathering collects the answers to one request.
 type gathering struct {
 	answered map[who]Instance
-	missing  map[who]Instance // in the roster, but not answered
+	missing  map[who]Instance // in the roster, but without an answer
 	awaited  bool             // the roster is complete
+	kept     time.Duration    // for how long the keeper has listened
+}
+
+// starts reports whether the fleet is starting: a committer has answered, and either none leads or
+// the keeper has not listened for long. If the keeper is of an earlier version, which does not
+// report how long it has listened, the fleet counts as started.
+func (g *gathering) starts() bool {
+	if g.awaited && g.kept == 0 || g.kept >= announceEvery {
+		return false
+	}
+	for w := range g.answered {
+		if w.role == RoleCommitter {
+			return true
+		}
+	}
+	return false
 }
 
 func (g *gathering) hear(m *nats.Msg, now time.Time) {
@@ -93,7 +145,7 @@ func (g *gathering) hearRoster(data []byte, now time.Time) {
 		if err != nil || checkRole(i.Role, i.Site) != nil {
 			continue
 		}
-		silent := seconds(m.GetSilentSeconds())
+		silent := duration(m.GetSilentSeconds())
 		i.Heard, i.Silent, i.Lost = now.Add(-silent), true, m.GetGone() || silent >= silentAfter
 		w := who{i.Role, i.Site, i.ID}
 		if _, ok := g.answered[w]; !ok && len(g.missing) < maxInstances {
@@ -101,6 +153,9 @@ func (g *gathering) hearRoster(data []byte, now time.Time) {
 		}
 	}
 	g.awaited = g.awaited || part.GetLast()
+	if kept := part.GetKeptSeconds(); kept > 0 {
+		g.kept = max(g.kept, duration(min(kept, maxSilence)))
+	}
 }
 
 // complete reports whether no further answer is expected.

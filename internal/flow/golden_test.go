@@ -90,6 +90,9 @@ func goldenMessages() []goldenMessage {
 			FilesDone: 6, BytesDone: 7, Errors: 8, Path: "caf\xe9", StalledTasks: []backup.TaskID{2}, StalledBatches: []backup.BatchID{3},
 			Filer: 3, Stats: 9, StatSeconds: 1.25, Opens: 10, OpenSeconds: 2.25,
 		}, encodeProgress, decodeProgress, &bctlv1.Progress{}),
+		golden("WalkTaskWithNames", &backup.WalkTask{
+			Job: backup.Job{Snapshot: snapshot, Filer: 3, Shard: 14, FilerName: "café", ShardName: "home", Number: 1, Started: job.Started, Source: job.Source}, ID: 1, Attempt: 1, Directories: []string{""},
+		}, Walk.encode, Walk.decode, &bctlv1.WalkTask{}),
 		golden("ProgressOfAnInstance", &backup.Progress{Worker: "walker-1", Instance: "CUL3AJWKI6GODSNQQSXHX3HSSO", Snapshot: snapshot, Tasks: []backup.TaskID{1}},
 			encodeProgress, decodeProgress, &bctlv1.Progress{}),
 		goldenWire("Service", &bctlv1.Service{
@@ -98,6 +101,10 @@ func goldenMessages() []goldenMessage {
 			ClockKnown: true, ClockAheadSeconds: -6.5, Stops: true,
 		}),
 		goldenWire("ServiceThatReads", &bctlv1.Service{Instance: "A", Batches: 2, Reading: []*bctlv1.Reading{{SnapshotId: snapshot[:], BatchesDone: 1.25, ReadBytes: 70_000}}, HandedBack: 12, HandedBackWhy: "is it mounted?"}),
+		goldenWire("RosterKept", &bctlv1.Roster{Last: true, KeptSeconds: 2.5}),
+		goldenWire("ServiceOfLate", &bctlv1.Service{Instance: "A", Batches: 2, Reading: []*bctlv1.Reading{{
+			SnapshotId: snapshot[:], RecentSeconds: 60, RecentFiles: 3, RecentBytes: 900_000, RecentBatches: 4.5, RecentHeldSeconds: 12.25,
+		}}}),
 		goldenWire("ServiceThatSchedules", &bctlv1.Service{Instance: "A", Schedules: true, MaxRunning: 64, MaxRunningPerFiler: 8}),
 		goldenWire("Roster", &bctlv1.Roster{Services: []*bctlv1.Service{
 			{Instance: "CUL3AJWKI6GODSNQQSXHX3HSSO", Role: "walker", Site: "berlin-2", SilentSeconds: 7.5, Gone: true}, {Instance: "A", Role: "committer"},

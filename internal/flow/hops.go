@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -29,10 +30,7 @@ func (h *Hop[T]) subject(message *T) string {
 }
 
 func siteOrDefault(site string) string {
-	if site == "" {
-		return backup.DefaultSite
-	}
-	return site
+	return cmp.Or(site, backup.DefaultSite)
 }
 
 // The hops, in the order in which data takes them.

@@ -50,10 +50,11 @@ type Instance struct {
 	// In progress; Stalled counts the tasks and batches that wait for their filer.
 	Tasks, Batches, Stalled          int
 	EntriesPerSecond, BytesPerSecond float64
-	Reading                          []Reading // a reader's batches in progress, one element per snapshot
+	Reading                          []Reading // a worker's work, one element per snapshot
 
 	// HandedBack is how often it has handed work back lately because an attempt failed, and
-	// HandedBackWhy is the last error. Only a filer that it does not see, or that fails, causes that.
+	// HandedBackWhy is the last error. Only a filer that it does not see, or that fails, causes
+	// that.
 	HandedBack    int
 	HandedBackWhy string
 
@@ -67,11 +68,13 @@ type Instance struct {
 	Lost bool
 }
 
-// A Reading is how far a reader is with its batches of one snapshot.
+// A Reading is how far a worker is with its work in progress of one snapshot, and what it has done
+// for the snapshot of late.
 type Reading struct {
 	Snapshot    backup.SnapshotID
-	BatchesDone float64 // sum of the shares that are done, each from 0 to 1
-	ReadBytes   int64
+	BatchesDone float64 // in progress: sum of the shares that are done, each from 0 to 1
+	ReadBytes   int64   // in progress
+	Recent      Recent
 }
 
 // Worker reports whether the service takes work at a site.
@@ -116,14 +119,14 @@ func checkRole(role Role, site string) error {
 
 // Limits on a service's description of itself, so that no sender can fill a listener's memory.
 const (
-	maxServiceBytes = 8 << 10
+	maxServiceBytes = 10 << 10
 	maxVersionBytes = 128
 	maxReasonBytes  = 2 << 10
 	maxWhyBytes     = 1 << 10
 	maxRate         = 1e15
 	maxClockSeconds = 1e10 // three centuries
 	maxSilence      = 1e7  // seconds: far longer than the roster remembers
-	maxReadings     = 64   // each takes at most 50 bytes
+	maxReadings     = 64   // each takes at most 90 bytes
 )
 
 func serviceToWire(i *Instance) *bctlv1.Service {
@@ -141,7 +144,10 @@ func serviceToWire(i *Instance) *bctlv1.Service {
 	}
 	for n := range i.Reading[:min(len(i.Reading), maxReadings)] {
 		r := &i.Reading[n]
-		m.Reading = append(m.Reading, &bctlv1.Reading{SnapshotId: r.Snapshot[:], BatchesDone: r.BatchesDone, ReadBytes: r.ReadBytes})
+		m.Reading = append(m.Reading, &bctlv1.Reading{
+			SnapshotId: r.Snapshot[:], BatchesDone: r.BatchesDone, ReadBytes: r.ReadBytes, RecentSeconds: r.Recent.Seconds,
+			RecentFiles: r.Recent.Files, RecentBytes: r.Recent.Bytes, RecentBatches: r.Recent.Batches, RecentHeldSeconds: r.Recent.HeldSeconds,
+		})
 	}
 	return m
 }
@@ -159,7 +165,7 @@ func serviceFromWire(m *bctlv1.Service) (Instance, error) {
 		return Instance{}, fmt.Errorf("instance %.80q: %w", id, backup.ErrInvalid)
 	}
 	if len(m.GetName()) > maxWorkerBytes || len(m.GetVersion()) > maxVersionBytes || len(m.GetReason()) > maxReasonBytes || len(m.GetHandedBackWhy()) > maxWhyBytes {
-		return Instance{}, fmt.Errorf("a service says too much of itself: %w", backup.ErrInvalid)
+		return Instance{}, fmt.Errorf("announcement of a service is too large: %w", backup.ErrInvalid)
 	}
 	for _, n := range []int64{
 		m.GetTasks(), m.GetBatches(), m.GetStalled(), m.GetHandedBack(), m.GetMaxRunning(), m.GetMaxRunningPerFiler(),
@@ -182,7 +188,7 @@ func serviceFromWire(m *bctlv1.Service) (Instance, error) {
 		ID: m.GetInstance(), Name: m.GetName(), Version: m.GetVersion(), Ready: m.GetReady(), Reason: m.GetReason(), Leads: m.GetLeads(),
 		Draining: m.GetDraining(), Drained: m.GetDrained(), Tasks: int(m.GetTasks()), Batches: int(m.GetBatches()), Stalled: int(m.GetStalled()),
 		EntriesPerSecond: m.GetEntriesPerSecond(), BytesPerSecond: m.GetBytesPerSecond(),
-		ClockKnown: m.GetClockKnown(), ClockAhead: seconds(m.GetClockAheadSeconds()),
+		ClockKnown: m.GetClockKnown(), ClockAhead: duration(m.GetClockAheadSeconds()),
 		HandedBack: int(m.GetHandedBack()), HandedBackWhy: m.GetHandedBackWhy(),
 		Schedules: m.GetSchedules(), MaxRunning: int(m.GetMaxRunning()), MaxRunningPerFiler: int(m.GetMaxRunningPerFiler()),
 	}
@@ -202,8 +208,17 @@ func readingsFromWire(list []*bctlv1.Reading) (readings []Reading, err error) {
 		return nil, fmt.Errorf("a service reads for %d snapshots: %w", len(list), backup.ErrInvalid)
 	}
 	for _, m := range list {
-		r := Reading{BatchesDone: m.GetBatchesDone(), ReadBytes: m.GetReadBytes()}
-		if len(m.GetSnapshotId()) != len(r.Snapshot) || r.ReadBytes < 0 || r.ReadBytes > backup.MaxCount || !(r.BatchesDone >= 0 && r.BatchesDone <= math.MaxInt32) {
+		r := Reading{BatchesDone: m.GetBatchesDone(), ReadBytes: m.GetReadBytes(), Recent: Recent{
+			m.GetRecentSeconds(), m.GetRecentFiles(), m.GetRecentBytes(), m.GetRecentBatches(), m.GetRecentHeldSeconds(),
+		}}
+		valid := len(m.GetSnapshotId()) == len(r.Snapshot)
+		for _, n := range []int64{r.ReadBytes, r.Recent.Files, r.Recent.Bytes} {
+			valid = valid && n >= 0 && n <= backup.MaxCount
+		}
+		for _, x := range []float64{r.BatchesDone, r.Recent.Seconds, r.Recent.Batches, r.Recent.HeldSeconds} {
+			valid = valid && x >= 0 && x <= math.MaxInt32 // also refuses NaN
+		}
+		if !valid {
 			return nil, fmt.Errorf("what a service reads for snapshot %x: %w", m.GetSnapshotId(), backup.ErrInvalid)
 		}
 		copy(r.Snapshot[:], m.GetSnapshotId())
@@ -212,7 +227,7 @@ func readingsFromWire(list []*bctlv1.Reading) (readings []Reading, err error) {
 	return readings, nil
 }
 
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+func duration(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 func decodeService(data []byte) (*bctlv1.Service, Instance, error) {
 	var m bctlv1.Service

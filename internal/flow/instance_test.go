@@ -5,12 +5,17 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/bctl/bctl/internal/backup"
 	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
@@ -71,7 +76,7 @@ func TestInstancesAreAllThatAreThere(t *testing.T) {
 	announce(t, dies, described(walker))
 	stopReader := announce(t, connect(t, listen(Options{}, s), ackWait), described(Instance{
 		Role: RoleReader, Name: "r1", Site: "oslo", Reason: "store: it is full", Batches: 7, BytesPerSecond: 5, Draining: true,
-		Reading: []Reading{{Snapshot: backup.SnapshotID{1}, BatchesDone: 2.5, ReadBytes: 1000}, {Snapshot: backup.SnapshotID{2}}},
+		Reading: []Reading{{Snapshot: backup.SnapshotID{1}, BatchesDone: 2.5, ReadBytes: 1000, Recent: Recent{30.5, 7, 8, 0.5, 9}}, {Snapshot: backup.SnapshotID{2}}},
 	}))
 	found := instances(t, operator, "three are there", func(found []Instance) bool { return len(found) == 3 })
 	if c := found[0]; c.Name != "c1" || c.Role != RoleCommitter || !c.Leads || c.Site != "" || c.Silent {
@@ -87,7 +92,7 @@ func TestInstancesAreAllThatAreThere(t *testing.T) {
 		t.Errorf("walker: %+v, want %+v", got, want)
 	}
 	if r := found[2]; r.Name != "r1" || r.Ready || r.Reason != "store: it is full" || r.Batches != 7 || !r.Draining || r.Drained ||
-		len(r.Reading) != 2 || r.Reading[0] != (Reading{backup.SnapshotID{1}, 2.5, 1000}) || r.Reading[1].Snapshot != (backup.SnapshotID{2}) {
+		len(r.Reading) != 2 || r.Reading[0] != (Reading{backup.SnapshotID{1}, 2.5, 1000, Recent{30.5, 7, 8, 0.5, 9}}) || r.Reading[1].Snapshot != (backup.SnapshotID{2}) {
 		t.Errorf("reader: %+v", r)
 	}
 	stopReader()
@@ -105,7 +110,7 @@ func TestInstancesAreAllThatAreThere(t *testing.T) {
 // A service that is restarted under its name replaces its silent predecessor.
 func TestSuccessorTakesThePlaceOfTheLost(t *testing.T) {
 	t.Parallel()
-	r := &roster{services: map[who]*Instance{}}
+	r := &roster{services: map[who]*known{}}
 	began := time.Now()
 	said := func(id, name string, now time.Time) {
 		data, err := marshal(&bctlv1.Service{Instance: id, Name: name})
@@ -119,6 +124,17 @@ func TestSuccessorTakesThePlaceOfTheLost(t *testing.T) {
 	said("C", "w1", began.Add(time.Second)) // two workers that were given one name
 	if len(r.services) != 3 {
 		t.Errorf("%d services, want 3", len(r.services))
+	}
+	// One of them dies, and another is started before it counts as silent.
+	said("E", "w1", began.Add(2*time.Second))
+	r.replaceAbsent(map[string]bool{"A": true, "B": true})
+	if len(r.services) != 3 || r.services[who{RoleWalker, "oslo", "A"}] != nil {
+		t.Errorf("%v, want B, C and E", r.services)
+	}
+	said("C", "w1", began.Add(3*time.Second))
+	r.replaceAbsent(map[string]bool{"C": true})
+	if len(r.services) != 3 {
+		t.Errorf("%v: C did not die before E began", r.services)
 	}
 	said("D", "w1", began.Add(time.Minute))
 	if len(r.services) != 2 || r.services[who{RoleWalker, "oslo", "D"}] == nil || r.services[who{RoleWalker, "oslo", "B"}] == nil {
@@ -192,25 +208,11 @@ func TestDrainReachesOneInstance(t *testing.T) {
 // A client that may not ask gets an error, not an empty list.
 func TestInstancesNeedPermission(t *testing.T) {
 	t.Parallel()
-	o := &server.Options{DontListen: true, JetStream: true, StoreDir: t.TempDir(), NoSigs: true}
-	allow := func(a Access) *server.Permissions {
-		return &server.Permissions{Publish: &server.SubjectPermission{Allow: a.Publish}, Subscribe: &server.SubjectPermission{Allow: a.Subscribe}}
-	}
-	o.Users = []*server.User{
-		{Username: "old", Password: "x", Permissions: allow(Access{Publish: []string{jsAPI + ">"}, Subscribe: []string{"_INBOX.>", progressSubject}})},
-		{Username: "operator", Password: "x", Permissions: allow(FollowerAccess("_INBOX"))},
-		{Username: "walker", Password: "x", Permissions: allow(WalkerAccess("oslo", "_INBOX"))},
-		{Username: "committer", Password: "x", Permissions: allow(CommitterAccess("_INBOX"))},
-	}
-	s, err := server.NewServer(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	defer s.Shutdown()
-	if !s.ReadyForConnections(within) {
-		t.Fatal("the server is not ready")
-	}
+	s := serverOf(t, &server.Options{DontListen: true},
+		allowed("old", Access{Publish: []string{jsAPI + ">"}, Subscribe: []string{"_INBOX.>", progressSubject}}),
+		allowed("operator", FollowerAccess("_INBOX")),
+		allowed("walker", WalkerAccess("oslo", "_INBOX")),
+		allowed("committer", CommitterAccess("_INBOX")))
 	as := func(user string) *Conn {
 		c := connect(t, listen(Options{User: user, Password: "x"}, s), ackWait)
 		c.opts.Memory = false // so that Close deletes no streams, which it may not
@@ -279,6 +281,12 @@ func TestHostileServices(t *testing.T) {
 		},
 		"a long story":     func(m *bctlv1.Service) { m.HandedBackWhy = strings.Repeat("x", maxWhyBytes+1) },
 		"handed back less": func(m *bctlv1.Service) { m.HandedBack = -1 },
+		"a rate of NaN": func(m *bctlv1.Service) {
+			m.Reading = []*bctlv1.Reading{{SnapshotId: make([]byte, 16), RecentSeconds: math.NaN()}}
+		},
+		"less than nothing found": func(m *bctlv1.Service) {
+			m.Reading = []*bctlv1.Reading{{SnapshotId: make([]byte, 16), RecentFiles: -1}}
+		},
 		"no snapshot":      func(m *bctlv1.Service) { m.Reading = []*bctlv1.Reading{{ReadBytes: 1}} },
 		"many snapshots":   func(m *bctlv1.Service) { m.Reading = make([]*bctlv1.Reading, maxReadings+1) },
 		"not a number":     func(m *bctlv1.Service) { m.EntriesPerSecond = math.NaN() },
@@ -353,20 +361,112 @@ func TestHostileRoster(t *testing.T) {
 
 func TestRateIsOfTheLastSeconds(t *testing.T) {
 	t.Parallel()
-	var r rate
+	var r seconds
 	now := time.Unix(1_772_330_645, 0)
 	for range 20 {
-		r.add(now, 100, 1000)
+		r.add(now, &Recent{Files: 100, Bytes: 1000, Batches: 0.5, HeldSeconds: 0.25})
 		now = now.Add(time.Second)
 	}
-	if entries, bytes := r.perSecond(now); entries != 100 || bytes != 1000 {
-		t.Errorf("%v entries/s, %v bytes/s, want 100 and 1000", entries, bytes)
+	if got, want := r.last(now, rateSeconds), (Recent{rateSeconds, 1000, 10_000, 5, 2.5}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
-	if entries, _ := r.perSecond(now.Add(5 * time.Second)); entries != 50 {
-		t.Errorf("five seconds later %v, want 50", entries)
+	if got, want := r.last(now, recentSeconds), (Recent{20, 2000, 20_000, 10, 5}); got != want { // it began 20 seconds ago
+		t.Errorf("%+v, want %+v", got, want)
 	}
-	r.add(now.Add(-time.Hour), 1, 1) // the clock was set back
-	if entries, _ := r.perSecond(now.Add(time.Hour)); entries != 0 {
-		t.Errorf("an hour later %v, want 0", entries)
+	if got := r.last(now.Add(5*time.Second), rateSeconds); got.Files != 500 {
+		t.Errorf("five seconds later %v, want 500", got)
+	}
+	if at := now.Add(59 * time.Second); r.isOver(at) || !r.isOver(at.Add(2*time.Second)) {
+		t.Error("what was done is not forgotten after a minute")
+	}
+	r.add(now.Add(-time.Hour), &Recent{Files: 1}) // the clock was set back
+	if got := r.last(now.Add(time.Hour), recentSeconds); got != (Recent{}) {
+		t.Errorf("an hour later %+v", got)
+	}
+}
+
+// A worker reports what it has done for a snapshot of late also after its work of it has ended, and
+// a walker as well as a reader.
+func TestReporterTellsTheRecent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := NewReporter(nil, "w")
+		job, other := &backup.Job{Snapshot: backup.SnapshotID{1}}, &backup.Job{Snapshot: backup.SnapshotID{2}}
+		done := r.Batch(job, 7)
+		r.AddRead(job.Snapshot, 7, backup.Progress{BytesDone: 100}, BatchState{ReadBytes: 60, ShareDone: 0.25, HeldSeconds: 1})
+		r.AddRead(job.Snapshot, 7, backup.Progress{BytesDone: 100}, BatchState{ReadBytes: 200, ShareDone: 0.75, HeldSeconds: 1.5})
+		r.Add(other.Snapshot, backup.Progress{FilesFound: 30})
+		done()
+		time.Sleep(2 * time.Second) //nolint:forbidigo // the bubble's clock
+		r.take()
+		var i Instance
+		r.InHand(&i)
+		want := []Reading{{Snapshot: other.Snapshot, Recent: Recent{Seconds: 2, Files: 30}}, {Snapshot: job.Snapshot, Recent: Recent{2, 0, 200, 0.75, 1.5}}}
+		if !slices.Equal(i.Reading, want) {
+			t.Errorf("%+v\nwant %+v", i.Reading, want)
+		}
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		r.take()
+		if r.InHand(&i); len(i.Reading) > 0 || len(r.of) > 0 {
+			t.Errorf("a minute later: %+v, %d remembered", i.Reading, len(r.of))
+		}
+	})
+}
+
+// In a fleet that starts, the absence of a service is not conclusive: it is asked again until it is
+// there. Nobody is waited for where no committer runs, or where the keeper has run for long.
+func TestServicesThatHaveJustStartedAreAwaited(t *testing.T) {
+	t.Parallel()
+	s := inProcess(t)
+	operator := connect(t, listen(Options{}, s), ackWait)
+	walks := func(all []Instance) bool {
+		return slices.ContainsFunc(all, func(i Instance) bool { return i.Role == RoleWalker })
+	}
+	if all, err := operator.AwaitInstances(t.Context(), walks); err != nil || len(all) > 0 {
+		t.Errorf("nobody is there: %+v, %v", all, err)
+	}
+	keeper := quickly(t, listen(Options{}, s))
+	keepRoster(t, keeper, true)
+	announce(t, keeper, described(Instance{Role: RoleCommitter, Name: "c1", Leads: true}))
+	instances(t, operator, "the committer is there", func(all []Instance) bool { return len(all) == 1 })
+	late := connect(t, listen(Options{}, s), ackWait)
+	asked := make(chan struct{})
+	heard := sync.OnceFunc(func() { close(asked) })
+	defer late.listen(askSubject, func(*nats.Msg) { heard() })()
+	if err := late.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	found := make(chan []Instance, 1)
+	go func() {
+		all, err := operator.AwaitInstances(t.Context(), walks)
+		if err != nil {
+			t.Error(err)
+		}
+		found <- all
+	}()
+	<-asked
+	announce(t, late, described(Instance{Role: RoleWalker, Name: "w1", Site: "oslo"}))
+	if all := <-found; !walks(all) {
+		t.Errorf("the walker, which connects late, is missing: %+v", all)
+	}
+}
+
+func TestFleetStarts(t *testing.T) {
+	t.Parallel()
+	committer := map[who]Instance{{RoleCommitter, "", "A"}: {}}
+	for name, test := range map[string]struct {
+		g    gathering
+		want bool
+	}{
+		"nobody is there":                {gathering{}, false},
+		"only workers are":               {gathering{answered: map[who]Instance{{RoleWalker, "oslo", "B"}: {}}}, false},
+		"no committer leads yet":         {gathering{answered: committer}, true},
+		"the keeper has just started":    {gathering{answered: committer, awaited: true, kept: 3 * time.Second}, true},
+		"the keeper has listened enough": {gathering{answered: committer, awaited: true, kept: announceEvery}, false},
+		"a keeper of an earlier version": {gathering{answered: committer, awaited: true}, false},
+	} {
+		if got := test.g.starts(); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
 	}
 }

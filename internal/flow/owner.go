@@ -99,8 +99,8 @@ func (o *Options) checkRepository(h nats.Header) error {
 type others struct {
 	mu      sync.Mutex
 	queues  error // why the queues must not be used; nil: they may be
-	told    time.Time
-	refused int // messages since told
+	logged  time.Time
+	refused int // messages since logged
 }
 
 // saw records whether the queues, as just found, are this client's, and returns err.
@@ -114,8 +114,8 @@ func (o *others) saw(err error) error {
 	return err
 }
 
-// inTheWay returns why the queues must not be used.
-func (o *others) inTheWay() error {
+// queuesRefused returns why the queues must not be used.
+func (o *others) queuesRefused() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.queues
@@ -127,9 +127,9 @@ func (o *others) refuse(log *slog.Logger, msg jetstream.Msg, d *Delivery, why er
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.refused++
-	if time.Since(o.told) < tellEvery {
+	if time.Since(o.logged) < logEvery {
 		return
 	}
 	log.Warn("message handed back", "subject", msg.Subject(), "messages", o.refused, "error", why)
-	o.told, o.refused = time.Now(), 0
+	o.logged, o.refused = time.Now(), 0
 }

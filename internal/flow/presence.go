@@ -77,7 +77,7 @@ func isInstance(name string) bool {
 // interrupted its connection may have interrupted others that are still reconnecting.
 func (c *Conn) Absent(ctx context.Context, instances []string) (absent map[string]bool, err error) {
 	if !c.steady.check(c.nc, time.Now()) {
-		return nil, fmt.Errorf("nats %s: connected not long enough to know who is there: %w", c.opts.URL, backup.ErrUnavailable)
+		return nil, fmt.Errorf("nats %s: connected for too short a time to know which services run: %w", c.opts.URL, backup.ErrUnavailable)
 	}
 	if len(instances) == 0 {
 		return nil, nil
@@ -93,7 +93,7 @@ func (c *Conn) Absent(ctx context.Context, instances []string) (absent map[strin
 		err = errors.New("connected again meanwhile")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("nats %s: ask who is there: %w: %w", c.opts.URL, err, backup.ErrUnavailable)
+		return nil, fmt.Errorf("nats %s: query connected services: %w: %w", c.opts.URL, err, backup.ErrUnavailable)
 	}
 	absent = map[string]bool{}
 	for {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -23,7 +24,8 @@ type Reporter struct {
 
 	mu   sync.Mutex
 	jobs map[backup.SnapshotID]*inProgress
-	rate rate
+	all  seconds
+	of   map[backup.SnapshotID]*seconds // those of the last minute
 	back handedBack
 
 	taken chan *backup.Progress // work that was just taken and not yet reported
@@ -40,15 +42,21 @@ type inProgress struct {
 // held counts how often one piece of work is in progress: a message that was delivered again may
 // reach the same worker while its first delivery waits for the filer.
 type held struct {
-	times     int
-	stalled   bool
-	read      int64   // bytes, of a batch
-	shareDone float64 // of a batch
+	times   int
+	stalled bool
+	at      BatchState
+}
+
+// A BatchState is how far an attempt at a batch is.
+type BatchState struct {
+	ReadBytes   int64
+	ShareDone   float64 // from 0 to 1
+	HeldSeconds float64 // waited because of the filer's read limit
 }
 
 // NewReporter returns a Reporter for the worker of this name.
 func NewReporter(c *Conn, worker string) *Reporter {
-	r := &Reporter{conn: c, worker: worker, jobs: map[backup.SnapshotID]*inProgress{}, taken: make(chan *backup.Progress, maxTaken)}
+	r := &Reporter{conn: c, worker: worker, jobs: map[backup.SnapshotID]*inProgress{}, of: map[backup.SnapshotID]*seconds{}, taken: make(chan *backup.Progress, maxTaken)}
 	if c != nil { // nil in tests
 		r.instance = c.instance
 	}
@@ -149,25 +157,42 @@ func list[ID comparable](work map[ID]held) (all, stalled []ID) {
 
 // Add adds to the next report: only the numbers and Path of d count.
 func (r *Reporter) Add(job backup.SnapshotID, d backup.Progress) {
-	r.update(job, func(p *inProgress) { r.add(p, &d) })
-}
-
-// AddRead is Add for a batch in progress. It also records how far the batch is: the bytes that it
-// has read so far, and the share of it that is done, from 0 to 1.
-func (r *Reporter) AddRead(job backup.SnapshotID, id backup.BatchID, d backup.Progress, read int64, shareDone float64) {
 	r.update(job, func(p *inProgress) {
 		r.add(p, &d)
-		if h, ok := p.batches[id]; ok {
-			h.read, h.shareDone = read, shareDone
-			p.batches[id] = h
+		if d.FilesFound > 0 {
+			r.did(job, &Recent{Files: d.FilesFound})
 		}
 	})
 }
 
-// troubleLasts is how long a worker that has handed work back says so.
+// AddRead is Add for a batch in progress. It also records how far the batch is.
+func (r *Reporter) AddRead(job backup.SnapshotID, id backup.BatchID, d backup.Progress, at BatchState) {
+	r.update(job, func(p *inProgress) {
+		r.add(p, &d)
+		h, ok := p.batches[id]
+		if !ok {
+			return
+		}
+		r.did(job, &Recent{
+			Bytes: max(at.ReadBytes-h.at.ReadBytes, 0), Batches: max(at.ShareDone-h.at.ShareDone, 0), HeldSeconds: max(at.HeldSeconds-h.at.HeldSeconds, 0),
+		})
+		h.at = at
+		p.batches[id] = h
+	})
+}
+
+// did counts what was done for a snapshot.
+func (r *Reporter) did(job backup.SnapshotID, more *Recent) {
+	if r.of[job] == nil {
+		r.of[job] = &seconds{}
+	}
+	r.of[job].add(time.Now(), more)
+}
+
+// troubleLasts is how long a worker's reports mention the work that it has handed back.
 const troubleLasts = time.Minute
 
-// handedBack counts the attempts that failed without pauses longer than troubleLasts.
+// handedBack counts failed attempts. A pause longer than troubleLasts resets the count.
 type handedBack struct {
 	times int
 	last  time.Time
@@ -187,8 +212,8 @@ func (h *handedBack) describe(now time.Time, i *Instance) {
 	}
 }
 
-// HandedBack records that an attempt at a task or batch has failed, and will be made again by any
-// worker.
+// HandedBack records that an attempt at a task or batch has failed. Any worker may make the next
+// one.
 func (r *Reporter) HandedBack(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -209,9 +234,9 @@ func (r *Reporter) add(p *inProgress, d *backup.Progress) {
 		p.delta.Path = d.Path
 	}
 	if d.FilesFound > 0 { // a walker: unchanged files are done with that
-		r.rate.add(time.Now(), d.FilesFound, 0)
+		r.all.add(time.Now(), &Recent{Files: d.FilesFound})
 	} else {
-		r.rate.add(time.Now(), d.FilesDone, d.BytesDone)
+		r.all.add(time.Now(), &Recent{Files: d.FilesDone, Bytes: d.BytesDone})
 	}
 }
 
@@ -250,6 +275,7 @@ func (r *Reporter) take() (reports []*backup.Progress) {
 		}
 		reports = append(reports, &report)
 	}
+	maps.DeleteFunc(r.of, func(_ backup.SnapshotID, s *seconds) bool { return s.isOver(time.Now()) })
 	return reports
 }
 
@@ -257,68 +283,37 @@ func (r *Reporter) take() (reports []*backup.Progress) {
 func (r *Reporter) InHand(i *Instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i.Tasks, i.Batches, i.Stalled, i.Reading = 0, 0, 0, nil
+	now := time.Now()
+	readings := map[backup.SnapshotID]Reading{}
+	for id, s := range r.of {
+		if recent := s.last(now, recentSeconds); recent.Seconds > 0 {
+			readings[id] = Reading{Snapshot: id, Recent: recent}
+		}
+	}
+	i.Tasks, i.Batches, i.Stalled = 0, 0, 0
 	for id, p := range r.jobs {
 		tasks, stalledTasks := list(p.tasks)
 		batches, stalledBatches := list(p.batches)
 		i.Tasks, i.Batches, i.Stalled = i.Tasks+len(tasks), i.Batches+len(batches), i.Stalled+len(stalledTasks)+len(stalledBatches)
-		if len(batches) > 0 {
-			i.Reading = append(i.Reading, p.reading(id))
+		if len(tasks)+len(batches) > 0 {
+			readings[id] = p.reading(id, readings[id].Recent)
 		}
 	}
 	// The first ones are sent if there are too many.
-	slices.SortFunc(i.Reading, func(a, b Reading) int {
-		return cmp.Or(cmp.Compare(b.ReadBytes, a.ReadBytes), bytes.Compare(a.Snapshot[:], b.Snapshot[:]))
+	i.Reading = slices.SortedFunc(maps.Values(readings), func(a, b Reading) int {
+		return cmp.Or(cmp.Compare(b.ReadBytes, a.ReadBytes), cmp.Compare(b.Recent.Files, a.Recent.Files), bytes.Compare(a.Snapshot[:], b.Snapshot[:]))
 	})
-	i.EntriesPerSecond, i.BytesPerSecond = r.rate.perSecond(time.Now())
-	r.back.describe(time.Now(), i)
+	last := r.all.last(now, rateSeconds)
+	i.EntriesPerSecond, i.BytesPerSecond = float64(last.Files)/rateSeconds, float64(last.Bytes)/rateSeconds
+	r.back.describe(now, i)
 }
 
 // reading sums up the batches in progress.
-func (p *inProgress) reading(snapshot backup.SnapshotID) Reading {
-	sum := Reading{Snapshot: snapshot}
+func (p *inProgress) reading(snapshot backup.SnapshotID, recent Recent) Reading {
+	sum := Reading{Snapshot: snapshot, Recent: recent}
 	for _, h := range p.batches {
-		sum.ReadBytes = min(sum.ReadBytes+h.read, backup.MaxCount)
-		sum.BatchesDone += h.shareDone
+		sum.ReadBytes = min(sum.ReadBytes+h.at.ReadBytes, backup.MaxCount)
+		sum.BatchesDone += h.at.ShareDone
 	}
 	return sum
-}
-
-// rateSeconds is the period over which rates are averaged.
-const rateSeconds = 10
-
-// A rate counts the work done in each of the last seconds, including the current, incomplete one.
-type rate struct {
-	second         int64 // the current one, in Unix time
-	entries, bytes [rateSeconds + 1]int64
-}
-
-func (r *rate) add(now time.Time, entries, bytes int64) {
-	r.advance(now)
-	at := r.second % int64(len(r.entries))
-	r.entries[at] += entries
-	r.bytes[at] += bytes
-}
-
-func (r *rate) perSecond(now time.Time) (entries, bytes float64) {
-	r.advance(now)
-	for at := range r.entries {
-		if int64(at) != r.second%int64(len(r.entries)) {
-			entries, bytes = entries+float64(r.entries[at]), bytes+float64(r.bytes[at])
-		}
-	}
-	return entries / rateSeconds, bytes / rateSeconds
-}
-
-// advance clears the seconds that are too old. If the clock was set back, counting continues in the
-// current second.
-func (r *rate) advance(now time.Time) {
-	to := now.Unix()
-	for ; r.second < to && to-r.second <= int64(len(r.entries)); r.second++ {
-		next := (r.second + 1) % int64(len(r.entries))
-		r.entries[next], r.bytes[next] = 0, 0
-	}
-	if r.second < to {
-		*r = rate{second: to}
-	}
 }

@@ -101,7 +101,14 @@ func TestServerHangs(t *testing.T) {
 	if !errors.Is(err, backup.ErrUnavailable) {
 		t.Errorf("published to a server that hangs: %v", err)
 	}
+	ctx, cancel = context.WithTimeout(t.Context(), 500*time.Millisecond)
+	err = c.Answers(ctx)
+	cancel()
+	if !errors.Is(err, backup.ErrUnavailable) {
+		t.Errorf("a server that hangs answers: %v", err)
+	}
 	s.Resume()
+	until(t, "it answers again", func(ctx context.Context) bool { return c.Answers(ctx) == nil })
 	publish(t, c, 2)
 	for { // task 1 may have been sent after all
 		got := receive(t, "task", tasks)

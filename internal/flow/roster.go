@@ -40,14 +40,20 @@ type who struct {
 type roster struct {
 	conn     *Conn
 	leads    func() bool
-	services map[who]*Instance
+	services map[who]*known
 	since    time.Time
+}
+
+// A known is a service that a roster has heard of.
+type known struct {
+	Instance
+	first time.Time // when it was first heard
 }
 
 // KeepRoster remembers the services of the fleet until ctx is done. While leads returns true, it
 // also answers requests with the roster.
 func (c *Conn) KeepRoster(ctx context.Context, leads func() bool) {
-	r := &roster{conn: c, leads: leads, services: map[who]*Instance{}, since: time.Now()}
+	r := &roster{conn: c, leads: leads, services: map[who]*known{}, since: time.Now()}
 	heard, asked := make(chan *nats.Msg, 1024), make(chan struct{}, 1)
 	defer c.listen(serviceSubject+".>", func(m *nats.Msg) {
 		select {
@@ -89,13 +95,14 @@ func (r *roster) hear(m *nats.Msg, now time.Time) {
 		delete(r.services, w)
 		return
 	}
-	if r.services[w] == nil {
-		if len(r.services) >= maxInstances {
-			return
-		}
-		r.replace(&i, now)
+	before := r.services[w]
+	switch {
+	case before != nil:
+		r.services[w] = &known{i, before.first}
+	case len(r.services) < maxInstances:
+		r.services[w] = &known{i, now}
+		r.replace(&i, func(k *known) bool { return now.Sub(k.Heard) > announceEvery })
 	}
-	r.services[w] = &i
 }
 
 // heardService decodes the description that a service has published, and reports whether the
@@ -116,11 +123,22 @@ func heardService(m *nats.Msg, now time.Time) (w who, i Instance, stops bool, er
 // maxInstances bounds the number of instances that are remembered.
 const maxInstances = 1 << 14
 
-// replace forgets silent predecessors of an instance with the same name: the service was restarted.
-func (r *roster) replace(by *Instance, now time.Time) {
+// replace forgets the predecessors of an instance, which have the same name and are gone: the service
+// was restarted.
+func (r *roster) replace(by *Instance, gone func(*known) bool) {
 	for w, k := range r.services {
-		if w.role == by.Role && w.site == by.Site && k.Name == by.Name && now.Sub(k.Heard) > announceEvery {
+		if w.role == by.Role && w.site == by.Site && k.Name == by.Name && k.ID != by.ID && gone(k) {
 			delete(r.services, w)
+		}
+	}
+}
+
+// replaceAbsent is replace for predecessors whose connections have ended. Each was last heard before
+// its successor was first heard: others are workers that were given one name.
+func (r *roster) replaceAbsent(absent map[string]bool) {
+	for _, by := range r.services {
+		if !absent[by.ID] {
+			r.replace(&by.Instance, func(k *known) bool { return absent[k.ID] && k.Heard.Before(by.first) })
 		}
 	}
 }
@@ -146,10 +164,11 @@ func (r *roster) tell(ctx context.Context) {
 	if err != nil {
 		absent = nil // unknown: those that are present answer themselves
 	}
+	r.replaceAbsent(absent)
 	now := time.Now()
-	part := &bctlv1.Roster{}
+	part, kept := &bctlv1.Roster{}, now.Sub(r.since)
 	for w, k := range r.services {
-		m := serviceToWire(k)
+		m := serviceToWire(&k.Instance)
 		m.Reading = nil // the service may have read on, or have gone
 		m.Role, m.Site, m.SilentSeconds, m.Gone = string(w.role), w.site, max(now.Sub(k.Heard).Seconds(), 0), absent[w.id]
 		if part.Services = append(part.Services, m); len(part.Services) == rosterPart {
@@ -157,7 +176,7 @@ func (r *roster) tell(ctx context.Context) {
 			part = &bctlv1.Roster{}
 		}
 	}
-	part.Last = now.Sub(r.since) >= introduceWithin
+	part.Last, part.KeptSeconds = kept >= introduceWithin, kept.Seconds()
 	r.publish(part)
 }
 

@@ -31,7 +31,7 @@ func (c *Conn) served(ctx context.Context, q queue) (bool, error) {
 
 // consumerOf returns the server's information on a queue's consumer, or nil if it does not exist.
 // It lists the consumers, which is what an operator is allowed to do.
-func (c *Conn) consumerOf(ctx context.Context, q queue) (found *jetstream.ConsumerInfo, err error) {
+func (c *Conn) consumerOf(ctx context.Context, q queue) (*jetstream.ConsumerInfo, error) {
 	stream, err := c.js.Stream(ctx, q.stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
@@ -39,14 +39,6 @@ func (c *Conn) consumerOf(ctx context.Context, q queue) (found *jetstream.Consum
 	if err != nil {
 		return nil, c.unavailable("stream "+q.stream, err)
 	}
-	listed := stream.ListConsumers(ctx)
-	for info := range listed.Info() { // to the end, or the sending goroutine is leaked
-		if info.Name == q.consumer {
-			found = info
-		}
-	}
-	if err := listed.Err(); err != nil {
-		return nil, c.unavailable("consumers of stream "+q.stream, err)
-	}
-	return found, nil
+	consumers, err := c.consumersOf(ctx, stream, q.stream)
+	return consumers[q.consumer], err
 }

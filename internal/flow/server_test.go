@@ -117,7 +117,11 @@ func consumeWalk(t testing.TB, c *Conn, limit int) (tasks <-chan taken, stop fun
 
 // walkConsumer returns the state of the walkers' queue.
 func walkConsumer(ctx context.Context, c *Conn) *jetstream.ConsumerInfo {
-	consumer, err := c.js.Consumer(ctx, walkStream, walkQueue("").consumer)
+	return walkConsumerAt(ctx, c, "")
+}
+
+func walkConsumerAt(ctx context.Context, c *Conn, site string) *jetstream.ConsumerInfo {
+	consumer, err := c.js.Consumer(ctx, walkStream, walkQueue(site).consumer)
 	if err != nil {
 		return &jetstream.ConsumerInfo{}
 	}

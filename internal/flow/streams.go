@@ -95,15 +95,24 @@ func (c *Conn) ensureStream(ctx context.Context, queues []queue) (made bool, err
 		return false, err
 	}
 	broken := c.repairStream(ctx, stream.CachedInfo().Config, want)
-	have := map[string]*jetstream.ConsumerInfo{}
-	listed := stream.ListConsumers(ctx)
-	for info := range listed.Info() {
-		have[info.Name] = info
-	}
-	if err := listed.Err(); err != nil {
-		return false, errors.Join(broken, c.unavailable("consumers of stream "+q.stream, err))
+	have, err := c.consumersOf(ctx, stream, q.stream)
+	if err != nil {
+		return false, errors.Join(broken, err)
 	}
 	return false, errors.Join(broken, c.ensureConsumers(ctx, stream, queues, have))
+}
+
+// consumersOf returns the consumers of a stream by name.
+func (c *Conn) consumersOf(ctx context.Context, stream jetstream.Stream, name string) (map[string]*jetstream.ConsumerInfo, error) {
+	found := map[string]*jetstream.ConsumerInfo{}
+	listed := stream.ListConsumers(ctx)
+	for info := range listed.Info() { // to the end, or the sending goroutine is leaked
+		found[info.Name] = info
+	}
+	if err := listed.Err(); err != nil {
+		return nil, c.unavailable("consumers of stream "+name, err)
+	}
+	return found, nil
 }
 
 func (c *Conn) storage() jetstream.StorageType {
@@ -117,7 +126,7 @@ func (c *Conn) storage() jetstream.StorageType {
 // messages that wait for their redelivery.
 func (c *Conn) repairStream(ctx context.Context, have, want jetstream.StreamConfig) error {
 	if have.Retention != want.Retention {
-		return fmt.Errorf("nats %s: stream %s keeps messages by %v instead of %v, which cannot be changed: delete it, and it is made again: %w",
+		return fmt.Errorf("nats %s: stream %s has the retention %v instead of %v, which cannot be changed: delete the stream, and a committer creates it again: %w",
 			c.opts.URL, want.Name, have.Retention, want.Retention, backup.ErrInvalid)
 	}
 	next, changed := repairedStream(have, want)

@@ -2,6 +2,8 @@ package flow
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"github.com/nats-io/nats.go"
 
@@ -23,11 +25,7 @@ func (h header) Set(key, value string) { nats.Header(h).Set(key, value) }
 
 // Keys implements propagation.TextMapCarrier.
 func (h header) Keys() []string {
-	keys := make([]string, 0, len(h))
-	for key := range h {
-		keys = append(keys, key)
-	}
-	return keys
+	return slices.Collect(maps.Keys(h))
 }
 
 // traceHeader returns the header of a message that is sent as part of the trace in ctx; nil if

@@ -31,16 +31,79 @@ func unmarshal(data []byte, m proto.Message) error {
 	return nil
 }
 
-func id16(what string, b []byte) (id [16]byte, err error) {
-	if len(b) != len(id) {
-		return id, fmt.Errorf("%s of %d bytes: %w", what, len(b), backup.ErrInvalid)
+// convert returns the converted elements of a list; nil for an empty one.
+func convert[T, U any](list []T, to func(T) U) []U {
+	if len(list) == 0 {
+		return nil
 	}
-	return [16]byte(b), nil
+	out := make([]U, len(list))
+	for i, v := range list {
+		out[i] = to(v)
+	}
+	return out
 }
+
+func bytesOf(texts []string) [][]byte {
+	return convert(texts, func(s string) []byte { return []byte(s) })
+}
+func stringsOf(texts [][]byte) []string {
+	return convert(texts, func(b []byte) string { return string(b) })
+}
+
+// A checker converts received values. It keeps the first error, and its results are valid if there
+// is none.
+type checker struct{ err error }
+
+// checked unmarshals a message whose values are to be converted.
+func checked(data []byte, m proto.Message) *checker { return &checker{unmarshal(data, m)} }
+
+// all converts a list, up to the first error.
+func all[T, U any](c *checker, list []T, to func(T) U) []U {
+	if c.err != nil || len(list) == 0 {
+		return nil
+	}
+	out := make([]U, len(list))
+	for i := 0; i < len(list) && c.err == nil; i++ {
+		out[i] = to(list[i])
+	}
+	return out
+}
+
+func (c *checker) fail(format string, args ...any) {
+	c.keep(fmt.Errorf(format+": %w", append(args, backup.ErrInvalid)...))
+}
+
+func (c *checker) keep(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+func (c *checker) id(what string, b []byte) (id [16]byte) {
+	if len(b) != len(id) {
+		c.fail("%s of %d bytes", what, len(b))
+	}
+	copy(id[:], b)
+	return id
+}
+
+func (c *checker) root(text string) backup.Root {
+	root, err := backup.ParseRoot(text)
+	c.keep(err)
+	return root
+}
+
+func (c *checker) path(raw []byte) string {
+	path := string(raw)
+	c.keep(backup.CheckPath(path))
+	return path
+}
+
+func (c *checker) paths(raw [][]byte) []string { return all(c, raw, c.path) }
 
 func jobToWire(j *backup.Job) *bctlv1.Job {
 	return &bctlv1.Job{
-		SnapshotId: j.Snapshot[:], FilerId: int64(j.Filer), ShardId: int64(j.Shard),
+		SnapshotId: j.Snapshot[:], FilerId: int64(j.Filer), ShardId: int64(j.Shard), FilerName: text(j.FilerName), ShardName: text(j.ShardName),
 		Number: int64(j.Number), Base: int64(j.Base),
 		StartedSeconds: j.Started.Sec, StartedNanos: j.Started.Nsec, Source: text(j.Source),
 		Selection: &bctlv1.Selection{
@@ -52,67 +115,31 @@ func jobToWire(j *backup.Job) *bctlv1.Job {
 	}
 }
 
-func jobFromWire(m *bctlv1.Job) (backup.Job, error) {
-	id, err := id16("snapshot id", m.GetSnapshotId())
-	if err != nil {
-		return backup.Job{}, err
-	}
+func (c *checker) job(m *bctlv1.Job) backup.Job {
 	if m.GetNumber() < 1 || m.GetBase() < 0 || m.GetBase() >= m.GetNumber() {
-		return backup.Job{}, fmt.Errorf("snapshot %d based on %d: %w", m.GetNumber(), m.GetBase(), backup.ErrInvalid)
+		c.fail("snapshot %d based on %d", m.GetNumber(), m.GetBase())
 	}
 	if m.GetStartedNanos() > 999_999_999 {
-		return backup.Job{}, fmt.Errorf("start at %d nanoseconds: %w", m.GetStartedNanos(), backup.ErrInvalid)
+		c.fail("start at %d nanoseconds", m.GetStartedNanos())
 	}
 	if m.GetCompare() > uint32(backup.CompareAll) {
-		return backup.Job{}, fmt.Errorf("job: compare %d: %w: %w", m.GetCompare(), errNewer, backup.ErrInvalid)
+		c.keep(fmt.Errorf("job: compare %d: %w: %w", m.GetCompare(), errNewer, backup.ErrInvalid))
 	}
 	if m.GetReadBytesPerSecond() < 0 {
-		return backup.Job{}, fmt.Errorf("job: %d bytes/s: %w", m.GetReadBytesPerSecond(), backup.ErrInvalid)
-	}
-	root, err := backup.ParseRoot(m.GetRoot())
-	if err != nil {
-		return backup.Job{}, err
+		c.fail("job: %d bytes/s", m.GetReadBytesPerSecond())
 	}
 	return backup.Job{
-		Root: root, AllowShrink: m.GetAllowShrink(), NewRoot: m.GetNewRoot(), Interrupted: m.GetInterrupted(),
+		Root: c.root(m.GetRoot()), AllowShrink: m.GetAllowShrink(), NewRoot: m.GetNewRoot(), Interrupted: m.GetInterrupted(),
 		Snapshots: m.GetSnapshots(), Compare: backup.Compare(m.GetCompare()), Site: m.GetSite(), ReadBytesPerSecond: m.GetReadBytesPerSecond(),
-		Snapshot: id, Filer: backup.FilerID(m.GetFilerId()), Shard: backup.ShardID(m.GetShardId()),
+		Snapshot: c.id("snapshot id", m.GetSnapshotId()), Filer: backup.FilerID(m.GetFilerId()), Shard: backup.ShardID(m.GetShardId()),
+		FilerName: m.GetFilerName(), ShardName: m.GetShardName(),
 		Number: backup.SnapshotNumber(m.GetNumber()), Base: backup.SnapshotNumber(m.GetBase()),
 		Started: backup.Time{Sec: m.GetStartedSeconds(), Nsec: m.GetStartedNanos()}, Source: m.GetSource(),
 		Selection: backup.Selection{
 			Exclude: stringsOf(m.GetSelection().GetExclude()), ExcludeIfPresent: stringsOf(m.GetSelection().GetExcludeIfPresent()),
 			OneFileSystem: m.GetSelection().GetOneFileSystem(), ExcludeLargerBytes: m.GetSelection().GetExcludeLargerBytes(),
 		},
-	}, nil
-}
-
-func bytesOf(texts []string) [][]byte {
-	out := make([][]byte, len(texts))
-	for i, t := range texts {
-		out[i] = []byte(t)
 	}
-	return out
-}
-
-func stringsOf(texts [][]byte) []string {
-	if len(texts) == 0 {
-		return nil
-	}
-	out := make([]string, len(texts))
-	for i, t := range texts {
-		out[i] = string(t)
-	}
-	return out
-}
-
-func pathsFromWire(raw [][]byte) ([]string, error) {
-	paths := stringsOf(raw)
-	for _, p := range paths {
-		if err := backup.CheckPath(p); err != nil {
-			return nil, err
-		}
-	}
-	return paths, nil
 }
 
 func pagesToWire(pages []backup.PageVersion) []*bctlv1.Page {
@@ -127,48 +154,29 @@ func pagesToWire(pages []backup.PageVersion) []*bctlv1.Page {
 	return out
 }
 
-func pagesFromWire(pages []*bctlv1.Page) ([]backup.PageVersion, error) {
-	if len(pages) == 0 {
-		return nil, nil
+func (c *checker) pages(pages []*bctlv1.Page) []backup.PageVersion { return all(c, pages, c.page) }
+
+func (c *checker) page(p *bctlv1.Page) backup.PageVersion {
+	v := backup.PageVersion{Path: c.path(p.GetPath()), Key: backup.PageKey(p.GetKey()), Inode: p.GetInode(), Listing: p.GetListing()}
+	if v.Key < 0 || len(v.Listing) == 0 {
+		c.fail("page %d of %q, %d bytes", v.Key, v.Path, len(v.Listing))
 	}
-	out := make([]backup.PageVersion, len(pages))
-	for i, p := range pages {
-		v := backup.PageVersion{Path: string(p.GetPath()), Key: backup.PageKey(p.GetKey()), Inode: p.GetInode(), Listing: p.GetListing()}
-		if err := backup.CheckPath(v.Path); err != nil {
-			return nil, err
-		}
-		if v.Key < 0 || len(v.Listing) == 0 {
-			return nil, fmt.Errorf("page %d of %q, %d bytes: %w", v.Key, v.Path, len(v.Listing), backup.ErrInvalid)
-		}
-		if fp := p.GetFingerprint(); len(fp) > 0 {
-			id, err := id16("fingerprint", fp)
-			if err != nil {
-				return nil, err
-			}
-			v.Fingerprint = id
-		}
-		out[i] = v
+	if fp := p.GetFingerprint(); len(fp) > 0 {
+		v.Fingerprint = c.id("fingerprint", fp)
 	}
-	return out, nil
+	return v
 }
 
 func problemsToWire(problems []backup.Problem) []*bctlv1.Problem {
-	out := make([]*bctlv1.Problem, len(problems))
-	for i, p := range problems {
-		out[i] = &bctlv1.Problem{Path: []byte(p.Path), Op: text(p.Op), Error: text(p.Err)}
-	}
-	return out
+	return convert(problems, func(p backup.Problem) *bctlv1.Problem {
+		return &bctlv1.Problem{Path: []byte(p.Path), Op: text(p.Op), Error: text(p.Err)}
+	})
 }
 
 func problemsFromWire(problems []*bctlv1.Problem) []backup.Problem {
-	if len(problems) == 0 {
-		return nil
-	}
-	out := make([]backup.Problem, len(problems))
-	for i, p := range problems {
-		out[i] = backup.Problem{Path: string(p.GetPath()), Op: p.GetOp(), Err: p.GetError()}
-	}
-	return out
+	return convert(problems, func(p *bctlv1.Problem) backup.Problem {
+		return backup.Problem{Path: string(p.GetPath()), Op: p.GetOp(), Err: p.GetError()}
+	})
 }
 
 func countsToWire(c *backup.Counts) *bctlv1.Counts {
@@ -182,8 +190,8 @@ func countsToWire(c *backup.Counts) *bctlv1.Counts {
 	}
 }
 
-func countsFromWire(m *bctlv1.Counts) (backup.Counts, error) {
-	c := backup.Counts{
+func (c *checker) counts(m *bctlv1.Counts) backup.Counts {
+	n := backup.Counts{
 		Files: m.GetFiles(), Directories: m.GetDirectories(), Bytes: m.GetBytes(),
 		FilesNew: m.GetFilesNew(), FilesChanged: m.GetFilesChanged(), FilesUnchanged: m.GetFilesUnchanged(),
 		StatCalls: m.GetStatCalls(), NewBytes: m.GetNewBytes(), StoredBytes: m.GetStoredBytes(), ReadBytes: m.GetReadBytes(), Errors: m.GetErrors(),
@@ -192,9 +200,9 @@ func countsFromWire(m *bctlv1.Counts) (backup.Counts, error) {
 		CompressSeconds: m.GetCompressSeconds(), SealSeconds: m.GetSealSeconds(), UploadSeconds: m.GetUploadSeconds(), CommitSeconds: m.GetCommitSeconds(),
 	}
 	// One NaN or infinite result would make the sum of the whole snapshot useless.
-	sum := c.WalkSeconds + c.ReadSeconds + c.HashSeconds + c.CompressSeconds + c.SealSeconds + c.UploadSeconds + c.CommitSeconds
+	sum := n.WalkSeconds + n.ReadSeconds + n.HashSeconds + n.CompressSeconds + n.SealSeconds + n.UploadSeconds + n.CommitSeconds
 	if math.IsNaN(sum) || math.IsInf(sum, 0) {
-		return c, fmt.Errorf("counts of %f seconds: %w", sum, backup.ErrInvalid)
+		c.fail("counts of %f seconds", sum)
 	}
-	return c, nil
+	return n
 }

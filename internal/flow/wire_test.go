@@ -58,6 +58,7 @@ func drawJob(t *rapid.T) backup.Job {
 			Exclude: listOf(t, "exclude", 3, drawBytes), ExcludeIfPresent: listOf(t, "exclude if present", 2, drawBytes),
 			OneFileSystem: rapid.Bool().Draw(t, "one file system"), ExcludeLargerBytes: rapid.Int64().Draw(t, "larger"),
 		},
+		FilerName: rapid.SampledFrom([]string{"", "nas1"}).Draw(t, "filer name"), ShardName: rapid.SampledFrom([]string{"", "home"}).Draw(t, "shard name"),
 		Root: drawRoot(t), AllowShrink: rapid.Bool().Draw(t, "allow shrink"), NewRoot: rapid.Bool().Draw(t, "new root"),
 		Interrupted: rapid.Bool().Draw(t, "interrupted"),
 		Snapshots:   rapid.SampledFrom([]string{"", ".snapshot/hourly.*"}).Draw(t, "snapshots"),

@@ -17,24 +17,11 @@ func encodeWalkTask(t *backup.WalkTask) ([]byte, error) {
 
 func decodeWalkTask(data []byte) (*backup.WalkTask, error) {
 	var m bctlv1.WalkTask
-	if err := unmarshal(data, &m); err != nil {
-		return nil, err
-	}
-	job, err := jobFromWire(m.GetJob())
-	if err != nil {
-		return nil, err
-	}
-	dirs, err := pathsFromWire(m.GetDirectories())
-	if err != nil {
-		return nil, err
-	}
-	mounts, err := pathsFromWire(m.GetMounts())
-	if err != nil {
-		return nil, err
-	}
+	c := checked(data, &m)
 	return &backup.WalkTask{
-		Job: job, ID: backup.TaskID(m.GetTask()), Attempt: m.GetAttempt(), Generation: m.GetGeneration(), Directories: dirs, Mounts: mounts, Scarce: m.GetScarce(),
-	}, nil
+		Job: c.job(m.GetJob()), ID: backup.TaskID(m.GetTask()), Attempt: m.GetAttempt(), Generation: m.GetGeneration(),
+		Directories: c.paths(m.GetDirectories()), Mounts: c.paths(m.GetMounts()), Scarce: m.GetScarce(),
+	}, c.err
 }
 
 func encodeReadBatch(b *backup.ReadBatch) ([]byte, error) {
@@ -43,24 +30,11 @@ func encodeReadBatch(b *backup.ReadBatch) ([]byte, error) {
 
 func decodeReadBatch(data []byte) (*backup.ReadBatch, error) {
 	var m bctlv1.ReadBatch
-	if err := unmarshal(data, &m); err != nil {
-		return nil, err
-	}
-	job, err := jobFromWire(m.GetJob())
-	if err != nil {
-		return nil, err
-	}
-	b := &backup.ReadBatch{Job: job, ID: backup.BatchID(m.GetBatch()), Attempt: m.GetAttempt()}
-	b.PagesToRead, err = pagesToReadFromWire(m.GetPages(), m.GetMounts())
-	return b, err
-}
-
-func pagesToReadFromWire(pages []*bctlv1.Page, mounts [][]byte) (p backup.PagesToRead, err error) {
-	if p.Pages, err = pagesFromWire(pages); err != nil {
-		return p, err
-	}
-	p.Mounts, err = pathsFromWire(mounts)
-	return p, err
+	c := checked(data, &m)
+	return &backup.ReadBatch{
+		Job: c.job(m.GetJob()), ID: backup.BatchID(m.GetBatch()), Attempt: m.GetAttempt(),
+		PagesToRead: backup.PagesToRead{Pages: c.pages(m.GetPages()), Mounts: c.paths(m.GetMounts())},
+	}, c.err
 }
 
 func encodeSliceWalked(s *backup.SliceWalked) ([]byte, error) {
@@ -83,72 +57,34 @@ func encodeSliceWalked(s *backup.SliceWalked) ([]byte, error) {
 
 func decodeSliceWalked(data []byte) (*backup.SliceWalked, error) {
 	var m bctlv1.SliceWalked
-	if err := unmarshal(data, &m); err != nil {
-		return nil, err
-	}
-	id, err := id16("snapshot id", m.GetSnapshotId())
-	if err != nil {
-		return nil, err
+	c := checked(data, &m)
+	if m.GetPart() < 0 {
+		c.fail("part %d", m.GetPart())
 	}
 	s := &backup.SliceWalked{
-		Snapshot: id, Task: backup.TaskID(m.GetTask()), Attempt: m.GetAttempt(), Part: m.GetPart(), Last: m.GetLast(),
+		Snapshot: c.id("snapshot id", m.GetSnapshotId()), Task: backup.TaskID(m.GetTask()), Attempt: m.GetAttempt(), Part: m.GetPart(), Last: m.GetLast(),
+		Root: c.root(m.GetRoot()), Counts: c.counts(m.GetCounts()), Pages: c.pages(m.GetPages()), Removed: c.paths(m.GetRemoved()),
 		Problems: problemsFromWire(m.GetProblems()), Failed: m.GetFailed(), Run: m.GetRun(), Source: m.GetSource(),
 	}
-	if s.Root, err = backup.ParseRoot(m.GetRoot()); err != nil {
-		return nil, err
-	}
-	if s.Counts, err = countsFromWire(m.GetCounts()); err != nil {
-		return nil, err
-	}
-	if s.Part < 0 {
-		return nil, fmt.Errorf("part %d: %w", s.Part, backup.ErrInvalid)
-	}
-	if s.Pages, err = pagesFromWire(m.GetPages()); err != nil {
-		return nil, err
-	}
-	if s.Removed, err = pathsFromWire(m.GetRemoved()); err != nil {
-		return nil, err
-	}
-	for _, e := range m.GetEnded() {
-		if err := backup.CheckPath(string(e.GetPath())); err != nil {
-			return nil, err
-		}
+	s.Ended = all(c, m.GetEnded(), func(e *bctlv1.PageName) backup.PageName {
 		if e.GetKey() < 0 {
-			return nil, fmt.Errorf("page %d of %q: %w", e.GetKey(), e.GetPath(), backup.ErrInvalid)
+			c.fail("page %d of %q", e.GetKey(), e.GetPath())
 		}
-		s.Ended = append(s.Ended, backup.PageName{Path: string(e.GetPath()), Key: backup.PageKey(e.GetKey())})
-	}
-	return s, workFromWire(s, &m)
-}
-
-// workFromWire decodes the batches and child tasks of a result. It refuses empty ones: a message
-// full of them would take much memory.
-func workFromWire(s *backup.SliceWalked, m *bctlv1.SliceWalked) error {
-	for _, b := range m.GetBatches() {
-		pages, err := pagesToReadFromWire(b.GetPages(), b.GetMounts())
-		if err == nil && len(pages.Pages) == 0 {
-			err = fmt.Errorf("a batch without pages: %w", backup.ErrInvalid)
+		return backup.PageName{Path: c.path(e.GetPath()), Key: backup.PageKey(e.GetKey())}
+	})
+	s.Batches = all(c, m.GetBatches(), func(b *bctlv1.SliceWalked_Batch) backup.PagesToRead {
+		if len(b.GetPages()) == 0 {
+			c.fail("a batch without pages")
 		}
-		if err != nil {
-			return err
+		return backup.PagesToRead{Pages: c.pages(b.GetPages()), Mounts: c.paths(b.GetMounts())}
+	})
+	s.Children = all(c, m.GetChildren(), func(child *bctlv1.SliceWalked_Child) backup.Child {
+		if len(child.GetDirectories()) == 0 {
+			c.fail("a child task without directories")
 		}
-		s.Batches = append(s.Batches, pages)
-	}
-	for _, c := range m.GetChildren() {
-		dirs, err := pathsFromWire(c.GetDirectories())
-		if err == nil && len(dirs) == 0 {
-			err = fmt.Errorf("a child task without directories: %w", backup.ErrInvalid)
-		}
-		if err != nil {
-			return err
-		}
-		mounts, err := pathsFromWire(c.GetMounts())
-		if err != nil {
-			return err
-		}
-		s.Children = append(s.Children, backup.Child{Directories: dirs, Mounts: mounts})
-	}
-	return nil
+		return backup.Child{Directories: c.paths(child.GetDirectories()), Mounts: c.paths(child.GetMounts())}
+	})
+	return s, c.err
 }
 
 func encodePackStored(p *backup.PackStored) ([]byte, error) {
@@ -165,31 +101,26 @@ func encodePackStored(p *backup.PackStored) ([]byte, error) {
 
 func decodePackStored(data []byte) (*backup.PackStored, error) {
 	var m bctlv1.PackStored
-	if err := unmarshal(data, &m); err != nil {
-		return nil, err
-	}
-	snapshot, err := id16("snapshot id", m.GetSnapshotId())
-	if err != nil {
-		return nil, err
-	}
-	pack, err := id16("pack", m.GetPack())
-	if err != nil {
-		return nil, err
+	c := checked(data, &m)
+	p := &backup.PackStored{
+		Snapshot: c.id("snapshot id", m.GetSnapshotId()), Pack: c.id("pack", m.GetPack()), StoredBytes: m.GetStoredBytes(), FrameBytes: m.GetFrameBytes(),
 	}
 	n := len(m.GetFrames())
-	if len(m.GetLengths()) != n || len(m.GetChunkIds()) != n*len(backup.ChunkID{}) || m.GetStoredBytes() <= 0 {
-		return nil, fmt.Errorf("pack table of %d frames, %d lengths, %d bytes of ids: %w", n, len(m.GetLengths()), len(m.GetChunkIds()), backup.ErrInvalid)
+	if len(m.GetLengths()) != n || len(m.GetChunkIds()) != n*len(backup.ChunkID{}) || p.StoredBytes <= 0 {
+		c.fail("pack table of %d frames, %d lengths, %d bytes of ids", n, len(m.GetLengths()), len(m.GetChunkIds()))
 	}
-	p := &backup.PackStored{Snapshot: snapshot, Pack: pack, StoredBytes: m.GetStoredBytes(), FrameBytes: m.GetFrameBytes()}
 	if n > 0 && int64(m.GetFrames()[n-1]) >= int64(len(p.FrameBytes)) {
-		return nil, fmt.Errorf("pack table of %d frames has a chunk in frame %d: %w", len(p.FrameBytes), m.GetFrames()[n-1], backup.ErrInvalid)
+		c.fail("pack table of %d frames has a chunk in frame %d", len(p.FrameBytes), m.GetFrames()[n-1])
 	}
 	frameBytes := int64(0)
 	for _, length := range p.FrameBytes {
 		frameBytes += int64(length)
 	}
 	if frameBytes > p.StoredBytes {
-		return nil, fmt.Errorf("frames of %d bytes in a pack of %d: %w", frameBytes, p.StoredBytes, backup.ErrInvalid)
+		c.fail("frames of %d bytes in a pack of %d", frameBytes, p.StoredBytes)
+	}
+	if c.err != nil {
+		return nil, c.err
 	}
 	if n > 0 {
 		p.Chunks = make([]backup.ChunkPlace, n)
@@ -225,30 +156,21 @@ func encodeListsStored(l *backup.ListsStored) ([]byte, error) {
 
 func decodeListsStored(data []byte) (*backup.ListsStored, error) {
 	var m bctlv1.ListsStored
-	if err := unmarshal(data, &m); err != nil {
-		return nil, err
-	}
-	snapshot, err := id16("snapshot id", m.GetSnapshotId())
-	if err != nil {
-		return nil, err
-	}
-	l := &backup.ListsStored{Snapshot: snapshot}
-	for _, list := range m.GetLists() {
-		id, err := id16("list", list.GetList())
-		if err != nil {
-			return nil, err
-		}
+	c := checked(data, &m)
+	l := &backup.ListsStored{Snapshot: c.id("snapshot id", m.GetSnapshotId())}
+	l.Lists = all(c, m.GetLists(), func(list *bctlv1.ListsStored_List) backup.ChunkList {
+		const idBytes = len(backup.ChunkID{})
 		raw := list.GetChunkIds()
-		if len(raw)%len(id) != 0 || len(raw) == 0 {
-			return nil, fmt.Errorf("list of %d bytes of ids: %w", len(raw), backup.ErrInvalid)
+		if len(raw)%idBytes != 0 || len(raw) == 0 {
+			c.fail("list of %d bytes of ids", len(raw))
 		}
-		chunks := make([]backup.ChunkID, len(raw)/len(id))
+		chunks := make([]backup.ChunkID, len(raw)/idBytes)
 		for i := range chunks {
-			chunks[i] = backup.ChunkID(raw[i*len(id):])
+			chunks[i] = backup.ChunkID(raw[i*idBytes:])
 		}
-		l.Lists = append(l.Lists, backup.ChunkList{List: id, Nested: list.GetNested(), Chunks: chunks})
-	}
-	return l, nil
+		return backup.ChunkList{List: c.id("list", list.GetList()), Nested: list.GetNested(), Chunks: chunks}
+	})
+	return l, c.err
 }
 
 func encodeBatchStored(b *backup.BatchStored) ([]byte, error) {
@@ -264,31 +186,12 @@ func encodeBatchStored(b *backup.BatchStored) ([]byte, error) {
 
 func decodeBatchStored(data []byte) (*backup.BatchStored, error) {
 	var m bctlv1.BatchStored
-	if err := unmarshal(data, &m); err != nil {
-		return nil, err
-	}
-	id, err := id16("snapshot id", m.GetSnapshotId())
-	if err != nil {
-		return nil, err
-	}
-	b := &backup.BatchStored{
-		Snapshot: id, Batch: backup.BatchID(m.GetBatch()), Attempt: m.GetAttempt(),
-		Problems: problemsFromWire(m.GetProblems()), Failed: m.GetFailed(),
-	}
-	if b.Counts, err = countsFromWire(m.GetCounts()); err != nil {
-		return nil, err
-	}
-	if b.Pages, err = pagesFromWire(m.GetPages()); err != nil {
-		return nil, err
-	}
-	for _, raw := range m.GetReliesOn() {
-		pack, err := id16("pack", raw)
-		if err != nil {
-			return nil, err
-		}
-		b.ReliesOn = append(b.ReliesOn, pack)
-	}
-	return b, nil
+	c := checked(data, &m)
+	return &backup.BatchStored{
+		Snapshot: c.id("snapshot id", m.GetSnapshotId()), Batch: backup.BatchID(m.GetBatch()), Attempt: m.GetAttempt(),
+		Counts: c.counts(m.GetCounts()), Pages: c.pages(m.GetPages()), Problems: problemsFromWire(m.GetProblems()), Failed: m.GetFailed(),
+		ReliesOn: all(c, m.GetReliesOn(), func(raw []byte) backup.PackID { return c.id("pack", raw) }),
+	}, c.err
 }
 
 func encodeProgress(p *backup.Progress) ([]byte, error) {
@@ -301,26 +204,9 @@ func encodeProgress(p *backup.Progress) ([]byte, error) {
 	return marshal(m)
 }
 
-func int64s[T ~int64](ids []T) []int64 {
-	list := make([]int64, len(ids))
-	for i, id := range ids {
-		list[i] = int64(id)
-	}
-	return list
-}
+func int64s[T ~int64](ids []T) []int64 { return convert(ids, func(id T) int64 { return int64(id) }) }
+func idsOf[T ~int64](list []int64) []T { return convert(list, func(id int64) T { return T(id) }) }
 
-func idsOf[T ~int64](list []int64) []T {
-	if len(list) == 0 {
-		return nil
-	}
-	ids := make([]T, len(list))
-	for i, id := range list {
-		ids[i] = T(id)
-	}
-	return ids
-}
-
-// Limits of one report of an honest worker. Listeners keep reports for a while.
 const (
 	maxWorkerBytes = 1 << 10
 	maxReported    = 16 << 10 // tasks in progress, and as many batches
@@ -328,29 +214,23 @@ const (
 
 func decodeProgress(data []byte) (*backup.Progress, error) {
 	var m bctlv1.Progress
-	if err := unmarshal(data, &m); err != nil {
-		return nil, err
-	}
+	c := checked(data, &m)
 	most := max(len(m.GetTasks()), len(m.GetBatches()), len(m.GetStalledTasks()), len(m.GetStalledBatches()))
 	if most > maxReported || len(m.GetWorker()) > maxWorkerBytes || len(m.GetPath()) > backup.MaxPathBytes {
-		return nil, fmt.Errorf("progress: %d in hand, a worker's name of %d bytes, at a path of %d: %w", most, len(m.GetWorker()), len(m.GetPath()), backup.ErrInvalid)
+		c.fail("progress: %d tasks or batches in progress, a worker's name of %d bytes, a path of %d bytes", most, len(m.GetWorker()), len(m.GetPath()))
 	}
 	if !isInstance(m.GetInstance()) {
-		return nil, fmt.Errorf("progress: instance %.100q: %w", m.GetInstance(), backup.ErrInvalid)
-	}
-	id, err := id16("snapshot id", m.GetSnapshotId())
-	if err != nil {
-		return nil, err
+		c.fail("progress: instance %.100q", m.GetInstance())
 	}
 	if !(m.GetStatSeconds() >= 0 && m.GetOpenSeconds() >= 0) || m.GetStats() < 0 || m.GetOpens() < 0 {
-		return nil, fmt.Errorf("progress: %d stats in %v s, %d opens in %v s: %w", m.GetStats(), m.GetStatSeconds(), m.GetOpens(), m.GetOpenSeconds(), backup.ErrInvalid)
+		c.fail("progress: %d stats in %v s, %d opens in %v s", m.GetStats(), m.GetStatSeconds(), m.GetOpens(), m.GetOpenSeconds())
 	}
 	return &backup.Progress{
-		Worker: m.GetWorker(), Instance: m.GetInstance(), Snapshot: id, Path: string(m.GetPath()), Errors: m.GetErrors(),
+		Worker: m.GetWorker(), Instance: m.GetInstance(), Snapshot: c.id("snapshot id", m.GetSnapshotId()), Path: string(m.GetPath()), Errors: m.GetErrors(),
 		FilesFound: m.GetFilesFound(), BytesFound: m.GetBytesFound(), FilesDone: m.GetFilesDone(), BytesDone: m.GetBytesDone(),
 		Tasks: idsOf[backup.TaskID](m.GetTasks()), Batches: idsOf[backup.BatchID](m.GetBatches()),
 		StalledTasks: idsOf[backup.TaskID](m.GetStalledTasks()), StalledBatches: idsOf[backup.BatchID](m.GetStalledBatches()),
 		Filer: backup.FilerID(m.GetFilerId()), Stats: m.GetStats(), StatSeconds: m.GetStatSeconds(),
 		Opens: m.GetOpens(), OpenSeconds: m.GetOpenSeconds(),
-	}, nil
+	}, c.err
 }

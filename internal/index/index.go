@@ -15,6 +15,9 @@
 // pages of the snapshot can thereby detect that pages are missing. The pages of one directory form
 // a chain (backup.Page.Next).
 //
+// The listing of a version may be stored as a patch of an earlier version (docs/decisions/0030).
+// Every method takes and returns listings, and hides that.
+//
 // # Work
 //
 // A walk task is open until a SliceWalked of it is accepted. That transaction settles the task,
@@ -86,6 +89,10 @@ type Index interface {
 	Leading
 	Succeeding
 	Scheduling
+	Forgetting
+	Pruning
+	Sweeping
+	Braking
 	// Close closes the connections.
 	Close() error
 }
@@ -96,6 +103,9 @@ type Admin interface {
 	// after. It may be called at any time, also by several processes at once. A newer schema is
 	// left unchanged; if this binary cannot work with it, Migrate fails with ErrSchema.
 	Migrate(ctx context.Context) (from, to int64, err error)
+	// RequireNewest declares that all services are of this binary's version: older ones are refused
+	// from now on, and what they could not read is written. A newer schema is refused with ErrSchema.
+	RequireNewest(ctx context.Context) error
 	// CheckSchema fails with ErrSchema unless the schema is this binary's version, or a newer one
 	// that declares itself compatible with this binary.
 	CheckSchema(ctx context.Context) error
@@ -135,8 +145,8 @@ type Catalog interface {
 	// shard's newest committed snapshot, in one transaction. If one is running already, it returns
 	// that one with backup.ErrRunning (I5). Selection, AllowShrink, NewRoot, Tags and ID are taken
 	// from s, and the start from now. The exclusions of filer, shard and policy are added to the
-	// Selection. The root must be that of the base, unless NewRoot is set. A retired shard, or a
-	// shard of a retired filer, is backup.ErrNotFound.
+	// Selection. The root must be that of the base, unless NewRoot is set or the base is empty. A
+	// retired shard, or a shard of a retired filer, is backup.ErrNotFound.
 	BeginSnapshot(ctx context.Context, shard backup.ShardID, s backup.Snapshot, now time.Time) (backup.Snapshot, error)
 	// RequestCancel requests the end of a running snapshot, which a committer then fails. It
 	// returns backup.ErrNotFound if the snapshot is not running.
@@ -144,8 +154,9 @@ type Catalog interface {
 	// SetBad marks a committed snapshot as bad, for a reason; an empty reason clears the mark. The
 	// last good snapshot of a shard is its newest committed one that is not bad. If SetBad changes
 	// it, the shard is planned again. A bad snapshot remains the base of the next one, and remains
-	// readable. SetBad returns backup.ErrNotFound if the snapshot is not committed.
-	SetBad(ctx context.Context, id backup.SnapshotID, reason string) error
+	// readable. SetBad returns backup.ErrNotFound if the snapshot is not committed. The log notes
+	// by and reason.
+	SetBad(ctx context.Context, id backup.SnapshotID, by, reason string) error
 	// InHand returns at most limit tasks and batches whose leases run at now, sorted by snapshot,
 	// kind and id.
 	InHand(ctx context.Context, now time.Time, limit int) ([]Work, error)
@@ -169,12 +180,12 @@ type Catalog interface {
 	// pages of one directory follow from page 0. It holds a bounded number of rows in memory. If
 	// the snapshot is not committed, it yields backup.ErrNotFound.
 	Pages(ctx context.Context, id backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error]
-	// LocateAll is Dedup.Locate for restore: if only condemned packs have a chunk, it returns a
-	// place in one of these.
-	LocateAll(ctx context.Context, ids []backup.ChunkID) ([]Location, error)
-	// LocateAllCopies is Dedup.LocateCopies for restore: places in condemned packs follow those in
-	// live ones.
-	LocateAllCopies(ctx context.Context, ids []backup.ChunkID) ([][]Location, error)
+	// LocateReadable is Dedup.Locate for restore: a condemned pack may not be relied on, but can be
+	// read. If only condemned packs have a chunk, it returns a place in one of these.
+	LocateReadable(ctx context.Context, ids []backup.ChunkID) ([]Location, error)
+	// LocateReadableCopies is Dedup.LocateCopies for restore: places in condemned packs follow
+	// those in live ones.
+	LocateReadableCopies(ctx context.Context, ids []backup.ChunkID) ([][]Location, error)
 }
 
 // Filers is the part of Catalog that registers filers and shards. A list of 200 filers and 10,000
@@ -190,8 +201,8 @@ type Filers interface {
 	SetFiler(ctx context.Context, f backup.Filer) error
 	// RetireFiler retires a filer with its shards, which are no longer backed up. Their snapshots
 	// remain. A filer or shard that never had a snapshot is deleted. RetireFiler fails with
-	// backup.ErrRunning while a snapshot runs.
-	RetireFiler(ctx context.Context, id backup.FilerID) error
+	// backup.ErrRunning while a snapshot runs. The log notes by, unless the filer is deleted.
+	RetireFiler(ctx context.Context, id backup.FilerID, by string) error
 	// ListFilers returns the filers that match, by name.
 	ListFilers(ctx context.Context, f FilerFilter) ([]FilerStatus, error)
 
@@ -199,7 +210,7 @@ type Filers interface {
 	// name.
 	AddShard(ctx context.Context, s backup.Shard) (backup.Shard, error)
 	SetShard(ctx context.Context, s backup.Shard) error
-	RetireShard(ctx context.Context, id backup.ShardID) error
+	RetireShard(ctx context.Context, id backup.ShardID, by string) error
 	ListShards(ctx context.Context, f ShardFilter) ([]ShardStatus, error)
 }
 
@@ -258,6 +269,7 @@ func (s *ShardStatus) Overdue(now time.Time) bool {
 // Work is a task or a batch that has been assigned.
 type Work struct {
 	Snapshot backup.SnapshotID
+	Site     string         // of its filer; "": the default site
 	Task     backup.TaskID  // zero: a batch
 	Batch    backup.BatchID // zero: a task
 	Attempt  int32
@@ -300,7 +312,10 @@ type Walking interface {
 
 // A PackPlace is the place of a pack. The zero PackPlace is no place.
 type PackPlace struct {
-	Pack     backup.PackID
+	Pack backup.PackID
+	// Sealed is the id in the pack's header, if it is not Pack: frames were removed from the pack
+	// (Pruning.Move), and it has a new id, so that nothing relies on what it had before.
+	Sealed   backup.PackID
 	Snapshot backup.SnapshotID // Snapshot and Object are the parts of the object's name
 	Object   backup.PackID
 	Offset   int64 // bytes into the object
@@ -362,9 +377,9 @@ type Committing interface {
 	ClaimTasks(ctx context.Context, c Claim) ([]backup.WalkTask, error)
 	// ClaimBatches is ClaimTasks for read batches.
 	ClaimBatches(ctx context.Context, c Claim) ([]backup.ReadBatch, error)
-	// ListenSnapshots calls told at the start, and when any process has begun, ended or marked a
+	// ListenSnapshots calls notify at the start, and when any process has begun, ended or marked a
 	// snapshot, until ctx is done or the connection is lost. SQLite sends no notifications.
-	ListenSnapshots(ctx context.Context, told func()) error
+	ListenSnapshots(ctx context.Context, notify func()) error
 	// Extend renews the leases of assigned work that end in less than lease, and records the worker
 	// that holds it. The first report of a worker sets the end of the lease in any case: work that
 	// waits in a queue may have a longer lease. Work whose lease has run out, but which has not
@@ -418,6 +433,8 @@ type Committing interface {
 	// Recorded notes that the store has the record of a snapshot that has ended. It does nothing
 	// for a snapshot that is running or does not exist.
 	Recorded(ctx context.Context, id backup.SnapshotID) error
+	// ForgottenIDs returns the snapshots that are forgotten and that the index still has, by id.
+	ForgottenIDs(ctx context.Context) ([]backup.SnapshotID, error)
 	// WrittenCatalog returns the catalog in the store with the largest sequence, or the zero
 	// WrittenCatalog if there is none.
 	WrittenCatalog(ctx context.Context) (WrittenCatalog, error)
@@ -453,6 +470,9 @@ type Result struct {
 	Pack  *backup.PackStored
 	Lists *backup.ListsStored
 	Batch *backup.BatchStored
+	// GiveUp: if a pack or list that Batch relies on is not known, it is not expected any more, and
+	// the batch can be claimed again at once: its snapshot may have ended before it was registered.
+	GiveUp bool
 }
 
 // An Outcome is the effect of a Result.

@@ -76,4 +76,7 @@ type Scheduling interface {
 	// BeginDue is BeginSnapshot for a shard that is due. It fails with ErrNotDue if p is no longer
 	// the shard's plan, and with backup.ErrRunning if a snapshot runs.
 	BeginDue(ctx context.Context, t Term, p Plan, now time.Time) (backup.Snapshot, error)
+	// ForgetDue is Forget for a snapshot that a policy does not keep. It fails with ErrNotDue if
+	// the snapshot's shard is no longer bound to this revision of the policy.
+	ForgetDue(ctx context.Context, t Term, b Binding, id backup.SnapshotID, by, reason string) error
 }

@@ -61,7 +61,7 @@ func newAuthority(name string, generation int, now time.Time) (a *authority, cer
 func parseAuthority(bundle, key []byte) (*authority, error) {
 	block, _ := pem.Decode(key)
 	if block == nil {
-		return nil, fmt.Errorf("%s is no PEM: %w", authorityKeyFile, backup.ErrCorrupt)
+		return nil, fmt.Errorf("%s is not in PEM format: %w", authorityKeyFile, backup.ErrCorrupt)
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
@@ -69,7 +69,7 @@ func parseAuthority(bundle, key []byte) (*authority, error) {
 	}
 	private, ok := parsed.(*ecdsa.PrivateKey)
 	if !ok {
-		return nil, fmt.Errorf("%s is no ECDSA key: %w", authorityKeyFile, backup.ErrInvalid)
+		return nil, fmt.Errorf("%s is not an ECDSA key: %w", authorityKeyFile, backup.ErrInvalid)
 	}
 	certificates, err := parseCertificates(bundle)
 	if err != nil {

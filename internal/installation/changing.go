@@ -35,18 +35,17 @@ func (c *changing) add(files ...File) { c.files = append(c.files, files...) }
 // A server has a certificate that replaces the previous one immediately, because clients trust the
 // authority.
 type server struct {
-	name    string // for Rotate
-	folder  string
+	folder  string // also its name for Rotate
 	subject subject
 }
 
 func (p *Plan) servers() (all []server) {
 	for _, n := range p.natsNodes() {
-		all = append(all, server{n.folder(), n.folder(), subject{name: n.folder(), hosts: []string{n.host}, serves: true, connect: true, route: true}})
+		all = append(all, server{n.folder(), subject{name: n.folder(), hosts: []string{n.host}, serves: true, connect: true, route: true}})
 	}
-	all = append(all, server{"postgres", "postgres", subject{name: "postgres", hosts: []string{p.Postgres.Host}, serves: true}})
+	all = append(all, server{"postgres", subject{name: "postgres", hosts: []string{p.Postgres.Host}, serves: true}})
 	if p.Store.Kind.Ours() {
-		all = append(all, server{"s3", "s3", subject{name: "s3", hosts: []string{p.Store.host()}, serves: true}})
+		all = append(all, server{"s3", subject{name: "s3", hosts: []string{p.Store.host()}, serves: true}})
 	}
 	return all
 }
@@ -59,15 +58,16 @@ func (p *Plan) folders() (names []string) {
 	return names
 }
 
-// certify creates the certificate and key of a folder.
-func (c *changing) certify(folder, base string, s subject) error {
+// certifyServer creates the certificate and key of a server.
+func (c *changing) certifyServer(s server) error {
+	return c.certify(s.folder, serverCertificateName, serverKeyName, s.subject)
+}
+
+// certify creates a certificate and its key in two files of a folder.
+func (c *changing) certify(folder, certificateFile, keyFile string, s subject) error {
 	certificate, key, err := c.signer.issue(s, c.now, c.plan.Days)
 	if err != nil {
 		return err
-	}
-	certificateFile, keyFile := certificateName, keyName
-	if base != "" {
-		certificateFile, keyFile = base+".pem", base+".key"
 	}
 	c.add(File{Path: folder + "/" + certificateFile, Data: certificate}, File{Path: folder + "/" + keyFile, Data: key, Secret: true})
 	return nil
@@ -88,14 +88,14 @@ func (c *changing) begin(i Identity) error {
 	if slices.Contains(services, i.Role) {
 		s.serves, s.hosts = true, []string{c.plan.serverName(i.Role)}
 	}
-	return c.certify(i.home(), "", s)
+	return c.certify(i.home(), certificateName, keyName, s)
 }
 
 // accessKey returns a generation's name at the store: "bctl-reader-paris-2".
 func (p *Plan) accessKey(i Identity) string {
 	parts := []string{p.Name, string(i.Role)}
-	if i.Site != "" {
-		parts = append(parts, i.Site)
+	if i.Site+i.Person != "" {
+		parts = append(parts, i.Site+i.Person)
 	}
 	return strings.Join(append(parts, strconv.Itoa(i.Generation)), "-")
 }
@@ -115,14 +115,14 @@ func (c *changing) rotate(names []string) error {
 		}
 	}
 	for _, s := range c.plan.servers() {
-		if wanted(s.name) {
-			if err := c.certify(s.folder, "server", s.subject); err != nil {
+		if wanted(s.folder) {
+			if err := c.certifyServer(s); err != nil {
 				return err
 			}
 		}
 	}
 	if len(left) > 0 {
-		return fmt.Errorf("there is no identity or server %q (bctl deploy show lists them): %w", left, backup.ErrNotFound)
+		return fmt.Errorf("no such identity or server %q (bctl deploy show lists them): %w", left, backup.ErrNotFound)
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func (c *changing) generate() error {
 		}
 	}
 	var plan bytes.Buffer
-	plan.WriteString("# Made by bctl deploy, which reads it again. It has no secrets.\n")
+	plan.WriteString("# Written and read by bctl deploy. It contains no secrets.\n")
 	if err := encodeYAML(&plan, p); err != nil {
 		return err
 	}
@@ -158,36 +158,25 @@ func (c *changing) generate() error {
 		c.add(File{Path: folder + "/" + authoritiesName, Data: c.bundle})
 	}
 	c.add(natsFiles(p)...)
-	settings, err := settingsFiles(p, c.keys)
-	if err != nil {
-		return err
+	for _, list := range []func() ([]File, error){
+		func() ([]File, error) { return settingsFiles(p, c.keys) },
+		func() ([]File, error) { return postgresFiles(p) },
+		func() ([]File, error) { return storeFiles(p, c.keys) },
+		func() ([]File, error) { return prometheusFiles(p) },
+		func() ([]File, error) { return storeKeyFiles(p, c.keys) },
+	} {
+		files, err := list()
+		if err != nil {
+			return err
+		}
+		c.add(files...)
 	}
-	database, err := postgresFiles(p)
-	if err != nil {
-		return err
-	}
-	keys := c.keys
-	if !p.Store.Kind.Ours() {
-		keys = nil
-	}
-	store, err := storeFiles(p, keys)
-	if err != nil {
-		return err
-	}
-	watching, err := prometheusFile(p)
-	if err != nil {
-		return err
-	}
-	c.add(settings...)
-	c.add(database...)
-	c.add(store...)
-	c.add(watching)
-	return c.addStoreKeys()
+	return nil
 }
 
 // trusting returns all folders that contain the authorities.
-func (c *changing) trusting() (folders []string) {
-	folders = append(folders, "ca")
+func (c *changing) trusting() []string {
+	folders := []string{"ca"}
 	for _, s := range c.plan.servers() {
 		folders = append(folders, s.folder)
 	}
@@ -197,20 +186,17 @@ func (c *changing) trusting() (folders []string) {
 	return folders
 }
 
-func (c *changing) addStoreKeys() error {
-	if !c.plan.Store.Kind.Ours() {
-		return nil
+func storeKeyFiles(p *Plan, keys map[Identity]StoreKey) ([]File, error) {
+	if !p.Store.Kind.Ours() {
+		return nil, nil
 	}
 	named := map[string]StoreKey{}
-	for i, key := range c.keys {
+	for i, key := range keys {
 		named[i.Name()] = key
 	}
 	var text bytes.Buffer
-	if err := encodeYAML(&text, named); err != nil {
-		return err
-	}
-	c.add(File{Path: storeKeysFile, Data: text.Bytes(), Secret: true})
-	return nil
+	err := encodeYAML(&text, named)
+	return []File{{Path: storeKeysFile, Data: text.Bytes(), Secret: true}}, err
 }
 
 func (c *changing) readStoreKeys(path string) error {
@@ -219,7 +205,7 @@ func (c *changing) readStoreKeys(path string) error {
 	}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the keys of the store are not in %s: bring them back for as long as this takes: %w", path, backup.ErrNotFound)
+		return fmt.Errorf("the file with the store's keys, %s, is missing: copy it there for the duration of this command: %w", path, backup.ErrNotFound)
 	}
 	if err != nil {
 		return err

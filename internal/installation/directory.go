@@ -146,7 +146,7 @@ func lock(dir string) (*os.File, error) {
 		return nil, err
 	}
 	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s is being changed by somebody else: %w", dir, backup.ErrUnavailable), d.Close())
+		return nil, errors.Join(fmt.Errorf("another process is changing %s: %w", dir, backup.ErrUnavailable), d.Close())
 	}
 	return d, nil
 }

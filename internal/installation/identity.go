@@ -14,6 +14,7 @@ const (
 	Reader    Role = "reader" // reads files of its site, and stores packs
 	// Operator is the role of people: reads the index, submits, restores with an identity.
 	Operator Role = "operator"
+	Pruner   Role = "pruner"  // deletes what no snapshot needs, and opens nothing
 	Monitor  Role = "monitor" // reads /metrics of the services, and nothing else
 )
 
@@ -23,15 +24,17 @@ const (
 type Identity struct {
 	Role       Role
 	Site       string // walkers and readers only
+	Person     string // operators only; empty: the one whom every installation has
 	Generation int    // starting with 1
 }
 
-// Folder returns the folder of its files in an installation: "walker@paris", "committer".
+// Folder returns the folder of its files in an installation: "walker@paris", "operator@alice",
+// "committer".
 func (i Identity) Folder() string {
-	if i.Site == "" {
+	if i.Site+i.Person == "" {
 		return string(i.Role)
 	}
-	return fmt.Sprintf("%s@%s", i.Role, i.Site)
+	return fmt.Sprintf("%s@%s", i.Role, i.Site+i.Person)
 }
 
 // Name returns its certificate's common name, which is also its user at the servers:

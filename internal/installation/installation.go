@@ -36,7 +36,7 @@ type Installation struct {
 // generations in the plan, because all start with generation 1.
 func Init(dir string, p Plan, now time.Time) error {
 	if _, err := os.Stat(filepath.Join(dir, planFile)); err == nil {
-		return fmt.Errorf("there is an installation in %s: %w", dir, backup.ErrExists)
+		return fmt.Errorf("an installation exists in %s: %w", dir, backup.ErrExists)
 	}
 	if found, err := os.ReadDir(dir); err == nil && len(found) > 0 {
 		return fmt.Errorf("%s is not empty: %w", dir, backup.ErrInvalid)
@@ -59,7 +59,7 @@ func Init(dir string, p Plan, now time.Time) error {
 		}
 	}
 	for _, s := range p.servers() {
-		if err := c.certify(s.folder, "server", s.subject); err != nil {
+		if err := c.certifyServer(s); err != nil {
 			return err
 		}
 	}
@@ -77,7 +77,7 @@ func Init(dir string, p Plan, now time.Time) error {
 func Open(dir string) (*Installation, error) {
 	locked, err := lock(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("there is no installation in %s (bctl deploy init makes one): %w", dir, backup.ErrNotFound)
+		return nil, fmt.Errorf("there is no installation in %s (bctl deploy init creates one): %w", dir, backup.ErrNotFound)
 	}
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func Open(dir string) (*Installation, error) {
 	}
 	data, err := os.ReadFile(filepath.Join(dir, planFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("there is no installation in %s (bctl deploy init makes one): %w", dir, backup.ErrNotFound)
+		err = fmt.Errorf("there is no installation in %s (bctl deploy init creates one): %w", dir, backup.ErrNotFound)
 	}
 	if err == nil {
 		i.Plan, err = parsePlan(data)
@@ -107,10 +107,20 @@ func (i *Installation) begin(now time.Time) (*changing, error) {
 	c := &changing{plan: i.Plan, now: now, keys: map[Identity]StoreKey{}}
 	var err error
 	if c.bundle, err = os.ReadFile(filepath.Join(i.dir, authorityFile)); err != nil {
-		return nil, fmt.Errorf("the authority's certificate: %w", err)
+		return nil, fmt.Errorf("read the authority's certificate: %w", err)
 	}
 	err = c.readStoreKeys(filepath.Join(i.dir, storeKeysFile))
 	return c, err
+}
+
+// beginComplete is begin, but fails if an identity is missing that this version of bctl has added.
+func (i *Installation) beginComplete(now time.Time) (*changing, error) {
+	for _, identity := range i.Plan.newest() {
+		if identity.Generation < 1 {
+			return nil, fmt.Errorf("the installation has no identity %s yet: run bctl deploy refresh first: %w", identity.Folder(), backup.ErrInvalid)
+		}
+	}
+	return i.begin(now)
 }
 
 // sign enables a change to create certificates. It needs the authority's key, which may be stored
@@ -118,7 +128,7 @@ func (i *Installation) begin(now time.Time) (*changing, error) {
 func (i *Installation) sign(c *changing) error {
 	key, err := os.ReadFile(filepath.Join(i.dir, authorityKeyFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the authority's key is not in %s: bring it back for as long as this takes: %w",
+		return fmt.Errorf("the authority's key %s is missing: copy it there for the duration of this command: %w",
 			filepath.Join(i.dir, authorityKeyFile), backup.ErrNotFound)
 	}
 	if err != nil {
@@ -136,13 +146,13 @@ const AuthorityName = "ca"
 // generations until Retire. The authority, "ca", can only be rotated alone: the new authority signs
 // all later certificates, and both are trusted.
 func (i *Installation) Rotate(now time.Time, names ...string) error {
-	c, err := i.begin(now)
+	c, err := i.beginComplete(now)
 	if err != nil {
 		return err
 	}
 	switch {
 	case slices.Contains(names, AuthorityName) && len(names) > 1:
-		return fmt.Errorf("the authority is rotated alone: what is signed by the new one is of no use until all machines trust that: %w", backup.ErrInvalid)
+		return fmt.Errorf("rotate the authority alone: certificates that the new authority signs are useless until all machines trust it: %w", backup.ErrInvalid)
 	case len(names) == 1 && names[0] == AuthorityName:
 		if err := c.rotateAuthority(); err != nil {
 			return err
@@ -162,7 +172,7 @@ func (i *Installation) Rotate(now time.Time, names ...string) error {
 // without names. With "ca" the old authorities are no longer trusted: everything that they signed
 // must be rotated before.
 func (i *Installation) Retire(names ...string) error {
-	c, err := i.begin(time.Time{})
+	c, err := i.beginComplete(time.Time{})
 	if err != nil {
 		return err
 	}
@@ -174,7 +184,7 @@ func (i *Installation) Retire(names ...string) error {
 				return err
 			}
 		case !slices.Contains(known, name):
-			return fmt.Errorf("there is no identity %q, but %q and ca: %w", name, known, backup.ErrNotFound)
+			return fmt.Errorf("no such identity %q: it must be one of %q, or ca: %w", name, known, backup.ErrNotFound)
 		}
 	}
 	for _, name := range known {
@@ -204,13 +214,13 @@ func (i *Installation) retireAuthority(c *changing) error {
 		}
 	}
 	if len(old) > 0 {
-		return fmt.Errorf("the old authority has signed the certificates of %q: rotate them, and give each machine its new one, before the authority is retired: %w", old, backup.ErrInvalid)
+		return fmt.Errorf("the old authority signed the certificates of %q: rotate them and distribute the new ones before you retire the authority: %w", old, backup.ErrInvalid)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.plan.Generations)) {
-		// The folders contain only the newest generation. An older one that is still accepted may be
-		// signed by another authority.
+		// The folders contain only the newest generation. An older one that is still accepted may
+		// be signed by another authority.
 		if len(c.plan.Generations[name]) > 1 {
-			return fmt.Errorf("older generations of %q are accepted still: retire identities before the authority: %w", name, backup.ErrInvalid)
+			return fmt.Errorf("older generations of %q are still accepted: retire the identities before the authority: %w", name, backup.ErrInvalid)
 		}
 	}
 	c.bundle = pemOf(newest)
@@ -219,17 +229,21 @@ func (i *Installation) retireAuthority(c *changing) error {
 }
 
 // Refresh writes again all files that follow from the plan, in the form of this version of bctl,
-// after adding the given sites to the plan.
-func (i *Installation) Refresh(now time.Time, sites ...string) error {
+// after adding the given sites and operators to the plan.
+func (i *Installation) Refresh(now time.Time, sites, operators []string) error {
 	c, err := i.begin(now)
 	if err != nil {
 		return err
 	}
-	for _, site := range sites {
-		if !slices.Contains(c.plan.Sites, site) {
-			c.plan.Sites = append(c.plan.Sites, site)
+	add := func(to *[]string, names []string) {
+		for _, name := range names {
+			if !slices.Contains(*to, name) {
+				*to = append(*to, name)
+			}
 		}
 	}
+	add(&c.plan.Sites, sites)
+	add(&c.plan.Operators, operators)
 	if err := c.plan.check(); err != nil {
 		return err
 	}

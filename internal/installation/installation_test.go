@@ -54,7 +54,7 @@ func TestSecretsAreInSecretFiles(t *testing.T) {
 		}
 		i := opened(t, dir)
 		c, err := i.begin(time.Now())
-		if err != nil || len(c.keys) != 5 { // admin, committer, operator, and one reader per site
+		if err != nil || len(c.keys) != 6 { // admin, committer, operator, pruner, and one reader per site
 			t.Fatal(len(c.keys), err)
 		}
 		for name, text := range read(t, dir) {
@@ -144,7 +144,7 @@ func TestRotateAndRetire(t *testing.T) {
 			t.Errorf("%s has the retired generation", name)
 		}
 	}
-	if err := i.Rotate(time.Now()); !errors.Is(err, backup.ErrNotFound) || !strings.Contains(err.Error(), "bring it back") {
+	if err := i.Rotate(time.Now()); !errors.Is(err, backup.ErrNotFound) || !strings.Contains(err.Error(), "copy it there") {
 		t.Errorf("rotated without the authority's key: %v", err)
 	}
 	if err := i.Retire("nobody"); !errors.Is(err, backup.ErrNotFound) {
@@ -196,7 +196,7 @@ func TestRotateTheAuthority(t *testing.T) {
 	if err := i.Rotate(time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if err := i.Retire("ca"); !errors.Is(err, backup.ErrInvalid) || !strings.Contains(err.Error(), "retire identities before") {
+	if err := i.Retire("ca"); !errors.Is(err, backup.ErrInvalid) || !strings.Contains(err.Error(), "retire the identities before") {
 		t.Errorf("retired an authority while generations are accepted that it has signed: %v", err)
 	}
 	if err := i.Retire(); err != nil {
@@ -218,7 +218,7 @@ func TestRefresh(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(i.dir, "nats", "nats1", "users.conf"), []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := i.Refresh(time.Now()); err != nil {
+	if err := i.Refresh(time.Now(), nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range read(t, i.dir) {
@@ -226,14 +226,14 @@ func TestRefresh(t *testing.T) {
 			t.Errorf("%s has changed", name)
 		}
 	}
-	if err := i.Refresh(time.Now(), "lima", "paris"); err != nil {
+	if err := i.Refresh(time.Now(), []string{"lima", "paris"}, []string{"alice", "bob"}); err != nil {
 		t.Fatal(err)
 	}
 	after := read(t, i.dir)
 	if after["walker@lima/cert.pem"] == "" || !strings.Contains(after["nats/nats1/users.conf"], "walkers-lima") || after["walker@paris/cert.pem"] != before["walker@paris/cert.pem"] {
 		t.Error("a new site is not there, or another is not as it was")
 	}
-	if err := i.Refresh(time.Now(), "not a site"); !errors.Is(err, backup.ErrInvalid) {
+	if err := i.Refresh(time.Now(), []string{"not a site"}, nil); !errors.Is(err, backup.ErrInvalid) {
 		t.Error(err)
 	}
 }

@@ -3,6 +3,7 @@ package installation
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -31,7 +32,7 @@ func splitHost(address string, standard int) (host string, port int, err error) 
 	}
 	port, err = strconv.Atoi(text)
 	if err != nil || port < 1 || port > 65535 {
-		return "", 0, fmt.Errorf("%q is no port", text)
+		return "", 0, fmt.Errorf("%q is not a port", text)
 	}
 	return host, port, nil
 }
@@ -89,7 +90,7 @@ func (i Identity) access() (a flow.Access, ok bool) {
 		return flow.CommitterAccess(i.inbox()), true
 	case Operator:
 		return flow.FollowerAccess(i.inbox()), true
-	case Admin, Monitor:
+	case Admin, Pruner, Monitor:
 	}
 	return a, false
 }
@@ -113,15 +114,15 @@ func natsConf(p *Plan, n natsNode) string {
 		data = p.place(n.folder() + "/data")
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, `# Made by bctl deploy; bctl deploy refresh writes it again.
+	fmt.Fprintf(&b, `# Written by bctl deploy; bctl deploy refresh overwrites it.
 server_name: %q
-listen: "0.0.0.0:%d"
+listen: %q
 
 tls {
   cert_file: %q
   key_file: %q
   ca_file: %q
-  verify_and_map: true # a client is the user that its certificate names
+  verify_and_map: true # a client is authenticated as the user named in its certificate
   min_version: "1.3"
   timeout: 5
 }
@@ -132,7 +133,7 @@ max_subscriptions: %d
 
 jetstream {
   store_dir: %q
-  # Queues are shallow, since the truth is in Postgres: this is far more than they need.
+  # The queues are shallow, because Postgres is authoritative: they need far less than this.
   max_memory_store: 64MB
   max_file_store: 2GB
 }
@@ -143,7 +144,7 @@ accounts {
     include "./users.conf"
   }
 }
-`, n.host, n.port, p.place(n.folder()+"/server.pem"), p.place(n.folder()+"/server.key"), p.place(n.folder()+"/ca.pem"),
+`, n.host, p.listen(n.host, n.port), p.place(n.folder()+"/server.pem"), p.place(n.folder()+"/server.key"), p.place(n.folder()+"/ca.pem"),
 		maxPayload, maxConnections, maxSubscriptions, data)
 	if len(p.NATS) > 1 {
 		writeCluster(&b, p, n)
@@ -151,15 +152,25 @@ accounts {
 	return b.String()
 }
 
+// listen returns the address on which a server listens: all interfaces, except that a trial on one
+// machine uses the loopback interface if the server's name is an address of it.
+func (p *Plan) listen(host string, port int) string {
+	ip, err := netip.ParseAddr(host)
+	if p.InPlace == "" || err != nil || !ip.IsLoopback() {
+		ip = netip.IPv4Unspecified()
+	}
+	return netip.AddrPortFrom(ip, uint16(port)).String()
+}
+
 func writeCluster(b *strings.Builder, p *Plan, n natsNode) {
 	fmt.Fprintf(b, `
 cluster {
   name: %q
-  listen: "0.0.0.0:%d"
-  # By the names that are in their certificates: that is how nodes tell each other of this one, and clients know all.
+  listen: %q
+  # The name in the certificate, under which the other nodes find this one. Clients know all nodes from their settings.
   advertise: %q
   no_advertise: true
-  # A node is whoever shows a certificate with this name in it; those of clients have none.
+  # A node is authenticated by a certificate with this URI, which clients' certificates do not contain.
   authorization { user: %q }
   tls {
     cert_file: %q
@@ -170,7 +181,7 @@ cluster {
     timeout: 5
   }
   routes: [
-`, p.Name, n.port+routesAbove, n.route(), routeName,
+`, p.Name, p.listen(n.host, n.port+routesAbove), n.route(), routeName,
 		p.place(n.folder()+"/server.pem"), p.place(n.folder()+"/server.key"), p.place(n.folder()+"/ca.pem"))
 	for _, other := range p.natsNodes() {
 		fmt.Fprintf(b, "    \"nats-route://%s\"\n", other.route())
@@ -181,7 +192,7 @@ cluster {
 // natsUsers lists the live generations of all identities with their permissions.
 func natsUsers(p *Plan) string {
 	var b strings.Builder
-	b.WriteString("# Made by bctl deploy: who may do what. What is not listed is refused.\nusers: [\n")
+	b.WriteString("# Written by bctl deploy: the permissions of each user. Everything else is refused.\nusers: [\n")
 	for _, i := range p.Identities() {
 		access, ok := i.access()
 		if !ok {

@@ -135,7 +135,7 @@ func TestRolesDoTheirWork(t *testing.T) {
 			})
 		},
 		func() {
-			committer.ConsumeResults(working, 1, func(r flow.Result) {
+			committer.ConsumeResults(working, 1, func(r flow.Received) {
 				r.Delivery.Ack()
 				done <- fmt.Sprint("slice ", r.Slice != nil, " pack ", r.Pack != nil)
 			})
@@ -514,6 +514,26 @@ func await(t *testing.T, what string, done func() bool) {
 		case <-tick.C:
 		case <-limit:
 			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// A trial on one machine is not reachable from others.
+func TestTrialListensOnThisMachineOnly(t *testing.T) {
+	const everywhere = "0.0.0.0:4222"
+	for _, test := range []struct{ inPlace, host, nats, http string }{
+		{"/trial", "127.0.0.1", "127.0.0.1:4222", "127.0.0.1:9464"},
+		{"/trial", "::1", "[::1]:4222", "127.0.0.1:9464"},
+		{"/trial", "10.0.0.1", everywhere, "127.0.0.1:9464"},
+		{"/trial", "nats1", everywhere, "127.0.0.1:9464"},
+		{"", "127.0.0.1", everywhere, ":9464"},
+	} {
+		p := &Plan{InPlace: test.inPlace}
+		if got := p.listen(test.host, 4222); got != test.nats {
+			t.Errorf("NATS of %+v listens on %s", test, got)
+		}
+		if got := p.settings(Identity{Role: Committer})["http"].(group)["listen"]; got != test.http {
+			t.Errorf("a service of %+v listens on %v", test, got)
 		}
 	}
 }

@@ -24,13 +24,17 @@ const planFile = "installation.yaml"
 // from which the generated files follow, except keys. It is stored in installation.yaml.
 type Plan struct {
 	Version int `yaml:"version"`
-	// Name is the installation's name, and the prefix of the names of roles at Postgres and the store.
+	// Name is the installation's name, and the prefix of the names of roles at Postgres and the
+	// store.
 	Name     string   `yaml:"name"`
 	NATS     []string `yaml:"nats"` // host or host:port each; several form a cluster
 	Postgres Database `yaml:"postgres"`
 	Store    Store    `yaml:"store"`
 	Sites    []string `yaml:"sites"`
-	Days     int      `yaml:"days"` // validity of a new certificate
+	// Operators are people with an operator's identity of their own, so that two can confirm what one
+	// alone may not.
+	Operators []string `yaml:"operators,omitempty"`
+	Days      int      `yaml:"days"` // validity of a new certificate
 	// InPlace is the installation's directory, if everything is used where it was created.
 	InPlace     string `yaml:"in_place,omitempty"`
 	Authorities []int  `yaml:"authorities"` // live generations, the oldest first
@@ -74,14 +78,14 @@ type StoreKey struct {
 	Secret string `yaml:"secret"`
 }
 
-// roles are all roles, in display order.
-var roles = []Role{Admin, Committer, Walker, Reader, Operator, Monitor}
+// roles are all roles, in display order. All of them have access to the index.
+var roles = []Role{Admin, Committer, Walker, Reader, Operator, Pruner, Monitor}
 
 // sited reports whether a role is bound to a site.
 func (r Role) sited() bool { return r == Walker || r == Reader }
 
 // usesStore reports whether a role has a key for the store.
-func (r Role) usesStore() bool { return r != Walker && r != Monitor }
+func (r Role) usesStore() bool { return slices.Contains(storeRoles, r) }
 
 // check fails with backup.ErrInvalid unless an installation can be created from the plan.
 func (p *Plan) check() error {
@@ -89,7 +93,7 @@ func (p *Plan) check() error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), backup.ErrInvalid)
 	}
 	if !installationName.MatchString(p.Name) {
-		return bad("name %q: up to 20 small letters and digits, a letter first", p.Name)
+		return bad("name %q is not 1 to 20 lower-case letters and digits that begin with a letter", p.Name)
 	}
 	if len(p.NATS) == 0 || len(p.Sites) == 0 || p.Postgres.Host == "" || p.Postgres.Name == "" {
 		return bad("an installation needs NATS servers, a Postgres server, a store and a site")
@@ -98,29 +102,35 @@ func (p *Plan) check() error {
 	for _, address := range p.NATS {
 		host, port, err := splitHost(address, natsPort)
 		if err != nil || !hostName.MatchString(host) || hosts[host] || port+routesAbove > 65535 {
-			return bad("NATS server %q is no host or host:port, or is there twice", address)
+			return bad("NATS server %q is not HOST or HOST:PORT, or is named twice", address)
 		}
 		hosts[host] = true
 	}
 	if !hostName.MatchString(p.Postgres.Host) || p.Postgres.Port < 1 || p.Postgres.Port > 65535 {
-		return bad("Postgres server %q is no host", p.Postgres.Host)
+		return bad("Postgres server %q is not a host name or address with a valid port", p.Postgres.Host)
 	}
 	for n, site := range p.Sites {
 		if err := backup.CheckSite(site); err != nil {
 			return err
 		}
 		if slices.Contains(p.Sites[:n], site) {
-			return bad("site %s is there twice", site)
+			return bad("site %s is named twice", site)
+		}
+	}
+	for n, person := range p.Operators {
+		if !personName.MatchString(person) || slices.Contains(p.Operators[:n], person) {
+			return bad("operator %q is not 1 to 30 lower-case letters, digits and hyphens that begin with a letter, or is named twice", person)
 		}
 	}
 	if p.Days < 1 || p.Days > authorityDays {
-		return bad("%d days: certificates are valid for 1 to %d", p.Days, authorityDays)
+		return bad("certificates cannot be valid for %d days, but for 1 to %d", p.Days, authorityDays)
 	}
 	return p.Store.check()
 }
 
 var (
 	installationName = regexp.MustCompile(`^[a-z][a-z0-9]{0,19}$`)
+	personName       = regexp.MustCompile(`^[a-z][a-z0-9-]{0,29}$`)
 	hostName         = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.:_-]{0,251}[A-Za-z0-9])?$`)
 	bucketName       = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
 	bucketURL        = regexp.MustCompile(`^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._-]+)*/?$`)
@@ -166,13 +176,13 @@ func parsePlan(data []byte) (*Plan, error) {
 		return nil, fmt.Errorf("%s: %w: %w", planFile, err, backup.ErrInvalid)
 	}
 	if p.Version != planVersion {
-		return nil, fmt.Errorf("%s is of version %d, and this bctl knows version %d: %w", planFile, p.Version, planVersion, backup.ErrInvalid)
+		return nil, fmt.Errorf("%s has version %d, and this bctl supports version %d: %w", planFile, p.Version, planVersion, backup.ErrInvalid)
 	}
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", planFile, err)
 	}
 	for _, i := range p.newest() {
-		if i.Generation < 1 {
+		if i.Generation < 1 && i.Role != Pruner { // which older installations do not have: Refresh adds it
 			return nil, fmt.Errorf("%s has no generation of %s: %w", planFile, i.Folder(), backup.ErrInvalid)
 		}
 	}
@@ -216,6 +226,9 @@ func (p *Plan) subjects() []Identity {
 		for _, site := range slices.Sorted(slices.Values(p.Sites)) {
 			all = append(all, Identity{Role: role, Site: site})
 		}
+	}
+	for _, person := range slices.Sorted(slices.Values(p.Operators)) {
+		all = append(all, Identity{Role: Operator, Person: person})
 	}
 	return all
 }

@@ -9,10 +9,6 @@ import (
 	"github.com/bctl/bctl/migrations"
 )
 
-// indexRoles are the roles with access to the index, which currently are all. Holders of a
-// certificate for another role cannot connect.
-var indexRoles = []Role{Admin, Committer, Walker, Reader, Operator, Monitor}
-
 //go:embed roles.sql
 var rolesText string
 
@@ -38,7 +34,7 @@ func postgresFiles(p *Plan) ([]File, error) {
 		return nil, err
 	}
 	var names []string
-	for _, i := range p.indexIdentities() {
+	for _, i := range p.Identities() {
 		names = append(names, i.Name())
 	}
 	data := map[string]any{
@@ -47,7 +43,7 @@ func postgresFiles(p *Plan) ([]File, error) {
 		"CA": p.place("postgres/ca.pem"), "Cert": p.place("postgres/server.pem"), "Key": p.place("postgres/server.key"),
 		"HBA": p.place("postgres/pg_hba.conf"), "Ident": p.place("postgres/pg_ident.conf"), "Conf": p.place("postgres/postgresql.conf"),
 	}
-	for _, role := range indexRoles {
+	for _, role := range roles {
 		data[string(role)] = p.databaseRole(role)
 	}
 	files := []File{
@@ -67,28 +63,15 @@ func postgresFiles(p *Plan) ([]File, error) {
 // databaseRole returns the Postgres role for a role.
 func (p *Plan) databaseRole(role Role) string { return p.Name + "_" + string(role) }
 
-// indexIdentities returns the live identities that may connect to the index.
-func (p *Plan) indexIdentities() []Identity {
-	var all []Identity
-	for _, i := range p.Identities() {
-		for _, role := range indexRoles {
-			if i.Role == role {
-				all = append(all, i)
-			}
-		}
-	}
-	return all
-}
-
 func (p *Plan) hba() string {
 	var text strings.Builder
-	text.WriteString(`# Made by bctl deploy. The first line that fits a connection decides, and what none fits is refused: so there is no
-# connection without TLS, without a certificate of our authority, or with a password.
+	text.WriteString(`# Written by bctl deploy. The first line that matches a connection applies, and a connection that matches none is
+# refused: one without TLS, without a certificate of the installation's authority, or with a password.
 #
-# The administrator of the server comes in from the machine itself, as its user postgres.
+# The server's administrator connects on the machine itself, as its user postgres.
 local all postgres peer
 `)
-	for _, role := range indexRoles {
+	for _, role := range roles {
 		fmt.Fprintf(&text, "hostssl %s %s all cert clientcert=verify-full map=%s\n",
 			quoteIdent(p.Postgres.Name), quoteIdent(p.databaseRole(role)), quoteIdent(p.Name))
 	}
@@ -97,10 +80,10 @@ local all postgres peer
 
 func (p *Plan) ident() string {
 	var text strings.Builder
-	text.WriteString(`# Made by bctl deploy: whose certificate is whose role. A generation that is not here is refused; the server
-# reads this file again when it is told to (pg_ctl reload, systemctl reload postgresql, or SELECT pg_reload_conf()).
+	text.WriteString(`# Written by bctl deploy: the role for each certificate. A generation that is not listed is refused. The server reads
+# this file again on pg_ctl reload, systemctl reload postgresql, or SELECT pg_reload_conf().
 `)
-	for _, i := range p.indexIdentities() {
+	for _, i := range p.Identities() {
 		fmt.Fprintf(&text, "%s %s %s\n", quoteIdent(p.Name), quoteIdent(i.Name()), quoteIdent(p.databaseRole(i.Role)))
 	}
 	return text.String()

@@ -8,16 +8,19 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/indextest"
 	"github.com/bctl/bctl/internal/index/pgindex"
 	"github.com/bctl/bctl/internal/testenv"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 	"github.com/bctl/bctl/services/committer/commit"
 	"github.com/bctl/bctl/services/committer/schedule"
 )
@@ -99,8 +102,12 @@ type byRoles struct {
 	index.Walking
 	index.Dedup
 	committing
-	committer *pgindex.Index
-	all       []*pgindex.Index
+	index.Forgetting
+	index.Pruning
+	index.Sweeping
+	committer, operator, pruner *pgindex.Index
+	all                         []*pgindex.Index
+	user                        func(name string) *pgindex.Index // an operator with a name of its own
 }
 
 func openByRoles(t testing.TB, p *Plan, dsn string) *byRoles {
@@ -113,15 +120,133 @@ func openByRoles(t testing.TB, p *Plan, dsn string) *byRoles {
 		t.Cleanup(func() { _ = x.Close() })
 		return x
 	}
-	admin, committer, walker, reader, operator := open(Admin), open(Committer), open(Walker), open(Reader), open(Operator)
+	admin, committer, walker, reader, operator, pruner := open(Admin), open(Committer), open(Walker), open(Reader), open(Operator), open(Pruner)
 	return &byRoles{
-		admin, operator, walker, reader, committer, committer, []*pgindex.Index{admin, committer, walker, reader, operator},
+		admin, operator, walker, reader, committer, operator, pruner, pruner, committer, operator, pruner,
+		[]*pgindex.Index{admin, committer, walker, reader, operator, pruner},
+		func(name string) *pgindex.Index { return openAs(t, p, dsn, name) },
 	}
+}
+
+// openAs opens the index as an operator whom the database knows by another name than the others.
+func openAs(t testing.TB, p *Plan, dsn, name string) *pgindex.Index {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	_, err = conn.Exec(t.Context(), fmt.Sprintf(`DO $$ BEGIN
+		IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '%[1]s') THEN CREATE ROLE %[1]s LOGIN PASSWORD '%[1]s'; END IF;
+		GRANT %[2]s TO %[1]s; END $$`, name, p.databaseRole(Operator)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(as(t, p, dsn, Operator))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(name, name)
+	x, err := pgindex.Open(t.Context(), u.String(), pgindex.Options{MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.Close() })
+	return x
+}
+
+// SetBrake is also called by the admin, who alone changes the number of operators.
+func (x *byRoles) SetBrake(ctx context.Context, b index.Brake, by string) error {
+	if by == "admin" {
+		return x.all[0].SetBrake(ctx, b, by)
+	}
+	return x.operator.SetBrake(ctx, b, by)
+}
+
+// Brake is called by operators.
+func (x *byRoles) Brake(ctx context.Context) (index.Brake, error) { return x.operator.Brake(ctx) }
+
+// Stops is called by operators, and by committers for policies and metrics.
+func (x *byRoles) Stops(ctx context.Context) ([]index.Stop, error) {
+	if stops, err := x.committer.Stops(ctx); err != nil {
+		return stops, err
+	}
+	return x.operator.Stops(ctx)
+}
+
+// deleting returns the role that deletes.
+func (x *byRoles) deleting(d *index.Deletion) *pgindex.Index {
+	switch {
+	case d.Shard == 0:
+		return x.pruner
+	case d.By == "policy nightly":
+		return x.committer
+	}
+	return x.operator
+}
+
+func (x *byRoles) MayDelete(ctx context.Context, d index.Deletion) error {
+	return x.deleting(&d).MayDelete(ctx, d)
+}
+
+func (x *byRoles) Deleted(ctx context.Context, d index.Deletion, complete bool) error {
+	return x.deleting(&d).Deleted(ctx, d, complete)
+}
+
+// Confirm and Reject are called by operators.
+func (x *byRoles) Confirm(ctx context.Context, id int64, by, reason string) (index.Stop, error) {
+	if !regexp.MustCompile("^[a-z]+$").MatchString(by) { // it is refused
+		return x.operator.Confirm(ctx, id, by, reason)
+	}
+	return x.user(by).Confirm(ctx, id, by, reason)
+}
+
+func (x *byRoles) Reject(ctx context.Context, id int64, by, reason string) error {
+	return x.operator.Reject(ctx, id, by, reason)
+}
+
+// Lead and Resign are also called by the pruner, which leads in a role of its own.
+func (x *byRoles) Lead(ctx context.Context, role, holder string, ttl time.Duration) (index.Term, bool, error) {
+	if role == "pruner" {
+		return x.pruner.Lead(ctx, role, holder, ttl)
+	}
+	return x.committer.Lead(ctx, role, holder, ttl)
+}
+
+func (x *byRoles) Resign(ctx context.Context, t index.Term) error {
+	if t.Role == "pruner" {
+		return x.pruner.Resign(ctx, t)
+	}
+	return x.committer.Resign(ctx, t)
+}
+
+// Forget is called by operators, and by committers for policies.
+func (x *byRoles) Forget(ctx context.Context, id backup.SnapshotID, by, reason string) error {
+	if id[0]%2 == 0 {
+		return x.committer.Forget(ctx, id, by, reason)
+	}
+	return x.Forgetting.Forget(ctx, id, by, reason)
 }
 
 // ExpireLeases is called by a committer after a stream was lost.
 func (x *byRoles) ExpireLeases(ctx context.Context, id backup.SnapshotID) error {
 	return x.committer.ExpireLeases(ctx, id)
+}
+
+// InHand is also called by the keeper, which looks for work that is in no queue.
+func (x *byRoles) InHand(ctx context.Context, now time.Time, limit int) ([]index.Work, error) {
+	if work, err := x.committer.InHand(ctx, now, limit); err != nil {
+		return work, err
+	}
+	return x.Catalog.InHand(ctx, now, limit)
+}
+
+// Holds is also called by committers, which forget what the rules of policies do not keep.
+func (x *byRoles) Holds(ctx context.Context) ([]index.Hold, error) {
+	if holds, err := x.committer.Holds(ctx); err != nil {
+		return holds, err
+	}
+	return x.Forgetting.Holds(ctx)
 }
 
 // Snapshot, Snapshots, ListFilers and ListShards are also called by committers.

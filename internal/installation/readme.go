@@ -9,8 +9,8 @@ import (
 func readme(p *Plan) File {
 	var b strings.Builder
 	line := func(folder, what string) { fmt.Fprintf(&b, "%-20s %s\n", folder, what) }
-	b.WriteString("Made by bctl deploy. Each folder has all that one kind of machine gets, and nothing of another's.\n\n")
-	line("ca", "stays offline, in a safe: whoever has ca.key is everybody")
+	b.WriteString("Written by bctl deploy. Each folder contains everything that machines of one kind need, and nothing else.\n\n")
+	line("ca", "stays offline, in a safe: with ca.key, one can impersonate every identity")
 	for _, n := range p.natsNodes() {
 		line(n.folder(), "to "+n.host+", as "+natsEtc)
 	}
@@ -18,21 +18,21 @@ func readme(p *Plan) File {
 	if p.Store.Kind.Ours() {
 		line("s3", "to "+p.Store.host()+", as "+storeEtc)
 	} else {
-		line("s3", "policies, for whoever administers the bucket")
+		line("s3", "policies, for the administrator of the bucket")
 	}
 	for _, i := range p.newest() {
 		switch i.Role {
 		case Admin:
-			line(i.home(), "to where bctl init and bctl migrate are run, as "+identityEtc)
+			line(i.home(), "to the machine on which you run bctl init and bctl migrate, as "+identityEtc)
 		case Operator:
-			line(i.home(), "to where people use bctl, as "+identityEtc)
+			line(i.home(), "to the machines of operators, below "+identityEtc)
 		case Monitor:
 			line(i.home(), "to Prometheus, as "+prometheusEtc)
-		case Committer, Walker, Reader:
-			line(i.home(), "to each machine with such a service, as "+identityEtc)
+		case Committer, Walker, Reader, Pruner:
+			line(i.home(), "to each machine that runs this service, below "+identityEtc)
 		}
 	}
-	line(planFile, "stays with ca: what was asked for, and which generations are accepted")
-	b.WriteString("\nThe part \"Locked down\" of docs/deploy.md goes through it, and through rotation.\n")
+	line(planFile, "stays with ca: the requested configuration, and the accepted generations")
+	b.WriteString("\nThe section \"Locked down\" of docs/deploy.md explains each step, and rotation.\n")
 	return File{Path: "README", Data: []byte(b.String())}
 }

@@ -1,21 +1,21 @@
--- Made by bctl deploy: the roles and the database of the index. As the server's superuser:
+-- Written by bctl deploy: the roles and the database of the index. Run it as the server's superuser:
 --
 --   psql -X -v ON_ERROR_STOP=1 -d postgres -f roles.sql
 --
--- It may be run at any time, and again: before bctl init or after it, after an upgrade, after a rotation. bctl init and bctl
--- migrate, run as {{.admin}}, set the privileges of tables anew, so that it need not be run after these.
+-- You can run it repeatedly and at any time: before or after bctl init, after an upgrade, after a rotation. bctl init and
+-- bctl migrate, run as {{.admin}}, set the privileges of tables themselves, so you need not run it after these.
 --
--- Sessions of certificates that are accepted no longer are ended: so run it once more after bctl deploy retire, when
--- the server has read its new pg_ident.conf.
+-- It ends the sessions of certificates that are no longer accepted: run it again after bctl deploy retire, once the
+-- server has read its new pg_ident.conf.
 
 \set ON_ERROR_STOP on
 
--- Nobody has a password, and nobody but {{.admin}} owns anything.
+-- No role has a password, and only {{.admin}} owns objects.
 DO $roles$
 DECLARE
     wanted text;
 BEGIN
-    FOREACH wanted IN ARRAY ARRAY[{{literal .admin}}, {{literal .committer}}, {{literal .walker}}, {{literal .reader}}, {{literal .operator}}, {{literal .monitor}}] LOOP
+    FOREACH wanted IN ARRAY ARRAY[{{literal .admin}}, {{literal .committer}}, {{literal .walker}}, {{literal .reader}}, {{literal .operator}}, {{literal .pruner}}, {{literal .monitor}}] LOOP
         IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = wanted) THEN
             EXECUTE format('CREATE ROLE %I', wanted);
         END IF;
@@ -28,9 +28,9 @@ WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = {{literal .Database}})
 
 ALTER DATABASE {{ident .Database}} OWNER TO {{ident .admin}};
 ALTER DATABASE {{ident .Database}} SET {{.Setting}} = {{literal .Name}};
-REVOKE ALL ON DATABASE {{ident .Database}} FROM PUBLIC, {{ident .walker}}, {{ident .reader}}, {{ident .operator}}, {{ident .monitor}};
-GRANT CONNECT ON DATABASE {{ident .Database}} TO {{ident .committer}}, {{ident .walker}}, {{ident .reader}}, {{ident .operator}}, {{ident .monitor}};
--- Committers write in bulk, by way of temporary tables.
+REVOKE ALL ON DATABASE {{ident .Database}} FROM PUBLIC, {{ident .walker}}, {{ident .reader}}, {{ident .operator}}, {{ident .pruner}}, {{ident .monitor}};
+GRANT CONNECT ON DATABASE {{ident .Database}} TO {{ident .committer}}, {{ident .walker}}, {{ident .reader}}, {{ident .operator}}, {{ident .pruner}}, {{ident .monitor}};
+-- Committers write in bulk, through temporary tables.
 GRANT TEMPORARY ON DATABASE {{ident .Database}} TO {{ident .committer}};
 
 \connect {{ident .Database}}
@@ -39,9 +39,9 @@ BEGIN;
 
 ALTER SCHEMA public OWNER TO {{ident .admin}};
 REVOKE ALL ON SCHEMA public FROM PUBLIC;
-GRANT USAGE ON SCHEMA public TO {{ident .committer}}, {{ident .walker}}, {{ident .reader}}, {{ident .operator}}, {{ident .monitor}};
+GRANT USAGE ON SCHEMA public TO {{ident .committer}}, {{ident .walker}}, {{ident .reader}}, {{ident .operator}}, {{ident .pruner}}, {{ident .monitor}};
 
--- An index that was made by somebody else becomes {{.admin}}'s.
+-- {{.admin}} becomes the owner of an index that another role created.
 DO $owner$
 DECLARE
     found record;
@@ -56,8 +56,8 @@ BEGIN
     END LOOP;
 END $owner$;
 
--- Functions by which whoever may connect could do more than read: advisory locks, which would keep committers from
--- claiming work, and large objects and messages in the log, which take space.
+-- Functions with which any role that can connect could do more than read: advisory locks, which would keep committers
+-- from claiming work, and large objects and messages in the WAL, which use space.
 DO $functions$
 DECLARE
     found record;
@@ -74,7 +74,7 @@ END $functions$;
 
 COMMIT;
 
--- What each may do in the tables of this version, where they are there.
+-- The privileges in the tables, if they exist and have the schema of this version.
 SELECT to_regclass('public.goose_db_version') IS NOT NULL AS made \gset
 \if :made
 SELECT ({{.Version}}) = {{.Schema}} AS current \gset
@@ -83,11 +83,11 @@ BEGIN;
 {{.Grants}}
 COMMIT;
 \else
-\echo 'The schema of the index is not that of this bctl: run bctl migrate, or use the bctl that it is of.'
+\echo 'The schema of the index is of another version of bctl: run bctl migrate, or use that version.'
 \endif
 \endif
 
--- Who is still there with a certificate that is accepted no longer.
+-- End the sessions of certificates that are no longer accepted.
 SELECT pg_terminate_backend(pid) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
-WHERE usename IN ({{literal .admin}}, {{literal .committer}}, {{literal .walker}}, {{literal .reader}}, {{literal .operator}}, {{literal .monitor}})
+WHERE usename IN ({{literal .admin}}, {{literal .committer}}, {{literal .walker}}, {{literal .reader}}, {{literal .operator}}, {{literal .pruner}}, {{literal .monitor}})
     AND client_dn <> ALL (ARRAY[{{range $i, $name := .Identities}}{{if $i}}, {{end}}left({{literal (print "/CN=" $name)}}, 63){{end}}]::text[]);

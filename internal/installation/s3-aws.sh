@@ -1,10 +1,10 @@
 #!/bin/sh
-# Made by bctl deploy: makes the bucket, its policy, and a user with a key for each identity. It needs the AWS command line, with
-# credentials of somebody who administers the account, and can be run again; keys that are there stay.
+# Written by bctl deploy: creates the bucket, its policy, and a user with a key for each identity. It needs the AWS command
+# line, with an administrator's credentials. You can run it repeatedly; it keeps existing keys.
 #
-#   sh apply.sh                     all of it
-#   sh apply.sh rotate USER         a second key for a user; its folder gets it
-#   sh apply.sh retire USER KEY-ID  deletes an old one
+#   sh apply.sh                     does all of this
+#   sh apply.sh rotate USER         creates a second key for a user, in its folder
+#   sh apply.sh retire USER KEY-ID  deletes an old key
 set -eu
 cd "$(dirname "$0")"
 
@@ -38,6 +38,9 @@ fi
 aws s3api put-public-access-block --bucket {{.Bucket}} --public-access-block-configuration \
 	BlockPublicAcls=true,IgnorePublicAcls=true,BlockPublicPolicy=true,RestrictPublicBuckets=true
 aws s3api put-bucket-versioning --bucket {{.Bucket}} --versioning-configuration Status=Enabled
+# Objects that the pruner deleted, and remains of multipart uploads, are removed after 30 days.
+aws s3api get-bucket-lifecycle-configuration --bucket {{.Bucket}} >/dev/null 2>&1 ||
+	aws s3api put-bucket-lifecycle-configuration --bucket {{.Bucket}} --lifecycle-configuration file://lifecycle.json
 aws s3api put-bucket-policy --bucket {{.Bucket}} --policy file://bucket-policy.json
 
 user() { # NAME POLICY FOLDER

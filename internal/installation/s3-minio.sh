@@ -1,7 +1,7 @@
 #!/bin/sh
-# Made by bctl deploy: tells a MinIO of this installation's bucket, policies and keys. Run it as often as you like: before
-# bctl init, after a rotation, and after a retirement, whose keys it removes. It needs mc (https://github.com/minio/mc), and
-# the server's root user in the environment, where no other user of the machine sees it:
+# Written by bctl deploy: creates the bucket, policies and keys of this installation in MinIO. You can run it repeatedly:
+# before bctl init, after a rotation, and after a retirement, whose keys it removes. It needs mc
+# (https://github.com/minio/mc), and the server's root user in the environment, where other users cannot read it:
 #
 #   MC_HOST_store=https://USER:PASSWORD@{{.Host}}:{{.Port}} sh apply.sh
 set -eu
@@ -9,9 +9,12 @@ cd "$(dirname "$0")"
 : "${MC_HOST_store:?set it to https://USER:PASSWORD@{{.Host}}:{{.Port}}}"
 export SSL_CERT_FILE="$PWD/ca.pem"
 
-# MinIO's policies cannot forbid to overwrite. So the bucket keeps every version, and nobody here may delete one.
+# MinIO's policies cannot forbid overwriting. So the bucket keeps every version, and no key of the installation can delete
+# one: deleted and overwritten objects are removed after 30 days.
 mc mb --ignore-existing --with-versioning store/{{.Bucket}}
 mc version enable store/{{.Bucket}}
+mc ilm rule ls store/{{.Bucket}} >/dev/null 2>&1 ||
+	mc ilm rule add --noncurrent-expire-days 30 --expire-delete-marker store/{{.Bucket}}
 {{range .Roles}}
 mc admin policy create store {{$.Name}}-{{.}} {{.}}.json{{end}}
 

@@ -11,7 +11,7 @@ import (
 )
 
 // storeRoles are the roles with access to the store. Walkers do not use it.
-var storeRoles = []Role{Admin, Committer, Reader, Operator}
+var storeRoles = []Role{Admin, Committer, Reader, Operator, Pruner}
 
 // An s3Right is a permission of a role at the store, independent of the type of server.
 type s3Right struct {
@@ -19,21 +19,27 @@ type s3Right struct {
 	objects []string // below the store's prefix; nil: the bucket itself
 }
 
-// s3Rights returns the permissions of a role. No role may delete objects, and none may overwrite
-// objects, as far as the server can enforce that.
+// s3Rights returns the permissions of a role. Only the pruner may delete objects, and no role may
+// overwrite objects, as far as the server can enforce that.
 func s3Rights(role Role) []s3Right {
 	get, put, list := "s3:GetObject", "s3:PutObject", []string{"s3:ListBucket"}
 	switch role {
 	case Admin: // init looks for backups in the store, and writes the repository object
 		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}, {[]string{put}, []string{"repository"}}}
 	case Committer:
-		// Checks reported packs; without ListBucket a missing object would look like a forbidden one.
+		// Checks reported packs; without ListBucket a missing object would look like a forbidden
+		// one.
 		written := []string{"segments/*", "commits/*", "catalog/*"}
 		return []s3Right{{[]string{get}, append([]string{"repository", "packs/*"}, written...)}, {list, nil}, {[]string{put}, written}}
 	case Reader:
 		return []s3Right{{[]string{get}, []string{"repository", "packs/*"}}, {[]string{put}, []string{"packs/*"}}}
 	case Operator: // restores
 		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}}
+	case Pruner:
+		// The objects of a versitygw are locked, so that nobody overwrites them.
+		deleted, remove := []string{"packs/*", "segments/*", "commits/*"}, []string{"s3:DeleteObject", "s3:BypassGovernanceRetention"}
+		packs := []string{"packs/*"} // it copies what is needed of packs that are not needed as a whole
+		return []s3Right{{[]string{get}, append([]string{"repository"}, packs...)}, {list, nil}, {[]string{put}, packs}, {remove, deleted}}
 	}
 	return nil
 }
@@ -49,11 +55,16 @@ type statement struct {
 	Condition map[string]any `json:",omitempty"`
 }
 
+// A policyDocument is a policy in Amazon's language.
+type policyDocument struct {
+	Version   string
+	Statement []statement
+}
+
+const policyVersion = "2012-10-17"
+
 func encodePolicy(statements []statement) ([]byte, error) {
-	text, err := json.MarshalIndent(struct {
-		Version   string
-		Statement []statement
-	}{"2012-10-17", statements}, "", "  ")
+	text, err := json.MarshalIndent(policyDocument{policyVersion, statements}, "", "  ")
 	return append(text, '\n'), err
 }
 
@@ -113,7 +124,7 @@ func (p *Plan) storeAccounts(keys map[Identity]StoreKey) ([]storeAccount, error)
 		identities = p.newest()
 	}
 	for _, i := range identities {
-		if !slices.Contains(storeRoles, i.Role) {
+		if !i.Role.usesStore() {
 			continue
 		}
 		account := storeAccount{Policy: string(i.Role), Folder: i.home()}
@@ -205,8 +216,17 @@ func (p *Plan) awsFiles() ([]File, error) {
 			Condition: map[string]any{"Bool": map[string]string{"aws:SecureTransport": "false"}},
 		},
 	})
-	return append(files, File{Path: "s3/bucket-policy.json", Data: text}), err
+	return append(files, File{Path: "s3/bucket-policy.json", Data: text}, File{Path: "s3/lifecycle.json", Data: []byte(awsLifecycle)}), err
 }
+
+// awsLifecycle ends versions that were deleted or overwritten.
+const awsLifecycle = `{"Rules": [{
+  "ID": "bctl", "Status": "Enabled", "Filter": {"Prefix": ""},
+  "NoncurrentVersionExpiration": {"NoncurrentDays": 30},
+  "Expiration": {"ExpiredObjectDeleteMarker": true},
+  "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 30}
+}]}
+`
 
 // minioFiles returns one policy per role, and one file per account, from which mc reads its key: on
 // a command line all users of the machine could see it.
@@ -242,9 +262,11 @@ func (p *Plan) versityFiles(accounts []storeAccount) ([]File, error) {
 	if err != nil {
 		return nil, err
 	}
-	policy, err := encodePolicy(statements)
+	// The gateway keeps the policy in an extended attribute of the bucket's directory, and ext4 has
+	// less than 4 KiB for all of them. So nothing is indented.
+	policy, err := json.Marshal(policyDocument{policyVersion, statements})
 	return []File{
 		{Path: "s3/iam/users.json", Data: append(known, '\n'), Secret: true},
-		{Path: "s3/bucket-policy.json", Data: policy},
+		{Path: "s3/bucket-policy.json", Data: append(policy, '\n')},
 	}, err
 }

@@ -115,6 +115,7 @@ func TestStoreRoles(t *testing.T) {
 			s.testWork(t)
 			s.testForbidden(t)
 			s.testOverwrite(t)
+			s.testPruner(t)
 			s.testKeys(t)
 		})
 	}
@@ -173,7 +174,7 @@ func (s *objectStore) testForbidden(t *testing.T) {
 			t.Errorf("%s: %s: %v", who, what, err)
 		}
 	}
-	may := map[string]string{"admin": "repository", "committer": "segments/", "reader@paris": "packs/", "operator": "nothing"}
+	may := map[string]string{"admin": "repository", "committer": "segments/", "reader@paris": "packs/", "operator": "nothing", "pruner": "packs/"}
 	for folder, prefix := range may {
 		core := s.raw(t, s.key(t, folder))
 		for _, name := range []string{"packs/x", "segments/x", "keys/x", "repository", "x"} {
@@ -188,10 +189,13 @@ func (s *objectStore) testForbidden(t *testing.T) {
 		_, err := core.PutObject(ctx, "bctl", "packs/x", strings.NewReader("x"), 1, "", "", minio.PutObjectOptions{})
 		denied(folder, "put outside of the prefix", err)
 		for _, name := range []string{packObject, segmentObject, "repository"} {
+			if folder == "pruner" && name != "repository" {
+				continue // testPruner
+			}
 			denied(folder, "delete "+name, core.RemoveObject(ctx, "bctl", "repo/"+name, minio.RemoveObjectOptions{}))
 			denied(folder, "delete the null version of "+name, core.RemoveObject(ctx, "bctl", "repo/"+name, minio.RemoveObjectOptions{VersionID: "null", GovernanceBypass: true}))
 		}
-		for failed := range core.RemoveObjects(ctx, "bctl", objects("repo/"+packObject), minio.RemoveObjectsOptions{GovernanceBypass: true}) {
+		for failed := range core.RemoveObjects(ctx, "bctl", objects("repo/repository"), minio.RemoveObjectsOptions{GovernanceBypass: true}) {
 			denied(folder, "delete several", failed.Err)
 		}
 		denied(folder, "suspend versions", core.SuspendVersioning(ctx, "bctl"))
@@ -208,6 +212,60 @@ func (s *objectStore) testForbidden(t *testing.T) {
 	denied("reader", "get a segment", err)
 	_, err = reader.CopyObject(ctx, "bctl", "repo/"+segmentObject, "bctl", "repo/packs/copy", nil, minio.CopySrcOptions{}, minio.PutObjectOptions{})
 	denied("reader", "copy a segment", err)
+}
+
+// The pruner deletes packs, segments and commit records, one or many at a time, and nothing else.
+// It reads and writes packs only.
+func (s *objectStore) testPruner(t *testing.T) {
+	ctx := t.Context()
+	pruner, reader, committer := s.as(t, s.key(t, "pruner")), s.as(t, s.key(t, "reader@paris")), s.as(t, s.key(t, "committer"))
+	for round := range 2 {
+		record := store.CommitName(backup.NewSnapshotID())
+		names := []string{packObject + "a", packObject + "b", segmentObject[:len(segmentObject)-1] + "1", record}
+		for _, name := range names {
+			by := committer
+			if strings.HasPrefix(name, store.PacksPrefix) {
+				by = reader
+			}
+			if err := by.Put(ctx, name, []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if data, err := pruner.GetRange(ctx, nil, names[0], 0, 1); err != nil || string(data) != "x" {
+			t.Errorf("the pruner reads a pack: %q, %v", data, err)
+		}
+		if _, err := pruner.Get(ctx, names[2], 10); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("the pruner reads a segment: %v", err)
+		}
+		if err := pruner.Put(ctx, names[0]+"0", []byte("copy")); err != nil {
+			t.Errorf("the pruner writes a pack: %v", err)
+		}
+		if err := pruner.Delete(ctx, names[0]+"0"); err != nil {
+			t.Errorf("the pruner deletes what it wrote: %v", err)
+		}
+		groups := [][]string{names}
+		if round > 0 {
+			groups = [][]string{names[:1], names[1:2], names[2:3], names[3:]}
+		}
+		for _, group := range groups {
+			if err := pruner.Delete(ctx, group...); err != nil {
+				t.Errorf("delete %q: %v", group, err)
+			}
+		}
+		for _, name := range names {
+			if _, err := s.as(t, s.key(t, "operator")).Stat(ctx, name); !errors.Is(err, backup.ErrNotFound) {
+				t.Errorf("%s is still there: %v", name, err)
+			}
+		}
+	}
+	for _, name := range []string{store.ConfigName, "catalog/0"} {
+		if err := pruner.Delete(ctx, name, name+"0"); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("the pruner deletes %s: %v", name, err)
+		}
+	}
+	if _, err := pruner.Stat(ctx, store.ConfigName); err != nil {
+		t.Errorf("the pruner looks whether the store answers: %v", err)
+	}
 }
 
 func objects(names ...string) <-chan minio.ObjectInfo {
@@ -329,11 +387,12 @@ func (s *objectStore) testKeys(t *testing.T) {
 	}
 }
 
-// Tests Amazon's policies without a server: a PUT must have If-None-Match, and no role may delete.
+// Tests Amazon's policies without a server: a PUT must have If-None-Match, and only the pruner may
+// delete.
 func TestAmazonPolicies(t *testing.T) {
 	p := testPlan(t.TempDir())
 	p.Store = Store{URL: "s3://bucket/some/prefix/", Kind: AWS}
-	p.Generations = map[string][]int{"admin": {1}, "committer": {1}, "reader@paris": {1, 2}, "reader@oslo": {1}, "operator": {1}, "walker@paris": {1}}
+	p.Generations = map[string][]int{"admin": {1}, "committer": {1}, "reader@paris": {1, 2}, "reader@oslo": {1}, "operator": {1}, "pruner": {1}, "walker@paris": {1}}
 	files, err := storeFiles(&p, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -343,7 +402,7 @@ func TestAmazonPolicies(t *testing.T) {
 		found[strings.TrimPrefix(f.Path, "s3/")] = f.Data
 	}
 	type policy struct{ Statement []statement }
-	for name, wantPut := range map[string]string{"admin": "repository", "committer": "segments/* commits/* catalog/*", "reader": "packs/*", "operator": ""} {
+	for name, wantPut := range map[string]string{"admin": "repository", "committer": "segments/* commits/* catalog/*", "reader": "packs/*", "operator": "", "pruner": "packs/*"} {
 		var is policy
 		if err := json.Unmarshal(found[name+".json"], &is); err != nil || len(is.Statement) == 0 {
 			t.Fatalf("%s: %v", name, err)
@@ -357,6 +416,11 @@ func TestAmazonPolicies(t *testing.T) {
 					put = strings.Join(s.Resource, " ")
 					if text, _ := json.Marshal(s.Condition); string(text) != `{"Null":{"s3:if-none-match":"false"}}` {
 						t.Errorf("%s puts on condition %s", name, text)
+					}
+				case "s3:DeleteObject", "s3:BypassGovernanceRetention":
+					const deleted = "arn:aws:s3:::bucket/some/prefix/"
+					if resources := strings.Join(s.Resource, " "); name != "pruner" || resources != deleted+"packs/* "+deleted+"segments/* "+deleted+"commits/*" {
+						t.Errorf("%s may %s %s", name, action, resources)
 					}
 				default:
 					t.Errorf("%s may %s", name, action)

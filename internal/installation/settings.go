@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,13 +16,19 @@ import (
 const (
 	certificateName  = "cert.pem"
 	keyName          = "key.pem"
-	authoritiesName  = "ca.pem"
+	authoritiesName  = "ca.pem" // also in the folder of each server
 	settingsName     = "bctl.yaml"
 	storeSecretName  = "s3-secret-key"
 	credentialsName  = "s3-credentials" // created by people, if the store creates keys itself
 	workerKeyName    = "worker.key"     // created by bctl init
 	committerKeyName = "committer.key"  // created by bctl init
 	identityName     = "identity.txt"   // created by bctl init
+)
+
+// The other files in the folder of each server.
+const (
+	serverCertificateName = "server.pem"
+	serverKeyName         = "server.key"
 )
 
 // httpPort is the port of the services' metrics and health.
@@ -40,7 +47,7 @@ func (i Identity) home() string {
 func (p *Plan) serverName(r Role) string { return string(r) + "." + p.Name }
 
 // services are the roles that serve metrics.
-var services = []Role{Committer, Walker, Reader}
+var services = []Role{Committer, Walker, Reader, Pruner}
 
 // settingsFiles returns the settings of each identity in its newest generation, and its credentials
 // for the store.
@@ -56,8 +63,8 @@ func settingsFiles(p *Plan, keys map[Identity]StoreKey) (files []File, err error
 			files = append(files, File{Path: i.home() + "/" + storeSecretName, Data: []byte(key.Secret + "\n"), Secret: true})
 		}
 		var text bytes.Buffer
-		fmt.Fprintf(&text, `# Made by bctl deploy for %s; bctl deploy refresh writes it again. Settings of your own go into the
-# environment, which is stronger than this file: BCTL_WORKER_TASKS=8. docs/configuration.md lists them.
+		fmt.Fprintf(&text, `# Written by bctl deploy for %s; bctl deploy refresh overwrites it. Put your own settings into the
+# environment, which overrides this file: BCTL_WORKER_TASKS=8. docs/configuration.md lists them.
 `, i.Name())
 		if err := encodeYAML(&text, s); err != nil {
 			return nil, err
@@ -110,18 +117,27 @@ func (p *Plan) settings(i Identity) group {
 		s["worker_key"] = workerKeyName
 	case Committer:
 		s["committer_key"] = committerKeyName
-	case Walker, Monitor:
+	case Walker, Pruner, Monitor:
 	}
 	if i.Role.sited() {
 		s["worker"] = group{"site": i.Site}
 	}
-	if i.Role.sited() || i.Role == Committer {
+	if slices.Contains(services, i.Role) {
 		s["http"] = group{
-			"listen": ":" + strconv.Itoa(httpPort), "cert_file": certificateName, "key_file": keyName,
+			"listen": net.JoinHostPort(p.httpHost(), strconv.Itoa(httpPort)), "cert_file": certificateName, "key_file": keyName,
 			"client_ca_file": authoritiesName, "clients": p.watchers(),
 		}
 	}
 	return s
+}
+
+// httpHost returns the address on which services answer; "" stands for all. Those of an installation
+// in place are for a trial on this machine.
+func (p *Plan) httpHost() string {
+	if p.InPlace != "" {
+		return "127.0.0.1"
+	}
+	return ""
 }
 
 func (p *Plan) storeSettings() group {
@@ -150,9 +166,9 @@ func (p *Plan) watchers() (names []string) {
 	return names
 }
 
-// prometheusFile returns a configuration that scrapes the services, with the job names that
+// prometheusFiles returns a configuration that scrapes the services, with the job names that
 // deploy/prometheus/alerts.yaml uses.
-func prometheusFile(p *Plan) (File, error) {
+func prometheusFiles(p *Plan) ([]File, error) {
 	file := func(name string) string { return p.place("prometheus/" + name) }
 	var jobs []group
 	for _, role := range services {
@@ -167,10 +183,10 @@ func prometheusFile(p *Plan) (File, error) {
 	}
 	var text bytes.Buffer
 	text.WriteString(strings.TrimLeft(`
-# Made by bctl deploy. Targets are yours: targets-walker.yml, targets-reader.yml and targets-committer.yml beside
-# this file, each a list like
+# Written by bctl deploy. You write the targets: targets-walker.yml, targets-reader.yml, targets-committer.yml
+# and targets-pruner.yml in the directory of this file, each a list such as
 #   - targets: ["walker1.example.com:9464", "walker2.example.com:9464"]
 `, "\n"))
 	err := encodeYAML(&text, group{"scrape_configs": jobs})
-	return File{Path: "prometheus/prometheus.yml", Data: text.Bytes()}, err
+	return []File{{Path: "prometheus/prometheus.yml", Data: text.Bytes()}}, err
 }

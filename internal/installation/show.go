@@ -32,11 +32,14 @@ type Entry struct {
 
 // entries returns all identities and servers.
 func (p *Plan) entries() (all []Entry) {
-	for _, i := range p.subjects() {
+	for _, i := range p.newest() {
+		if i.Generation < 1 {
+			continue // Refresh adds it
+		}
 		all = append(all, Entry{Name: i.Folder(), Kind: KindIdentity, Folder: i.home(), Generations: p.Generations[i.Folder()], file: certificateName})
 	}
 	for _, s := range p.servers() {
-		all = append(all, Entry{Name: s.name, Kind: KindServer, Folder: s.folder, file: "server.pem"})
+		all = append(all, Entry{Name: s.folder, Kind: KindServer, Folder: s.folder, file: serverCertificateName})
 	}
 	return all
 }

@@ -46,7 +46,7 @@ func BenchmarkRead(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			for _, err := range p.Changes() {
+			for _, err := range p.Changes(noBase) {
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -11,11 +11,15 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A Catalog holds the configuration that operators have set: filers, shards and policies.
+// A Catalog holds what operators have set: filers, shards, policies, and which snapshots are
+// forgotten.
 type Catalog struct {
 	Filers   []CatalogFiler
 	Shards   []CatalogShard
 	Policies []CatalogPolicy
+	// Forgotten are the forgotten snapshots that are not removed yet. Some have a commit record,
+	// because a chain of segments goes through them.
+	Forgotten []backup.SnapshotID
 }
 
 // A CatalogHeader is the header of a catalog. The catalog with the greatest Sequence is the current
@@ -27,6 +31,8 @@ type CatalogHeader struct {
 	Filers   int       `json:"filers"`
 	Shards   int       `json:"shards"`
 	Policies int       `json:"policies"`
+	// Forgotten is the number of these records; earlier versions of bctl wrote none.
+	Forgotten int `json:"forgotten,omitempty"`
 }
 
 // A CatalogFiler is a filer.
@@ -69,15 +75,43 @@ type CatalogPolicy struct {
 	Selection            backup.Selection  `json:"selection"`
 }
 
-// A CatalogRetention is a backup.Retention.
+// A CatalogRetention is a backup.Retention. Periods are texts ("1y5m7d2h").
 type CatalogRetention struct {
-	Last          int     `json:"last,omitempty"`
-	Hourly        int     `json:"hourly,omitempty"`
-	Daily         int     `json:"daily,omitempty"`
-	Weekly        int     `json:"weekly,omitempty"`
-	Monthly       int     `json:"monthly,omitempty"`
-	Yearly        int     `json:"yearly,omitempty"`
-	WithinSeconds float64 `json:"within_seconds,omitempty"`
+	Style   backup.Style `json:"style,omitempty"`
+	Last    backup.Count `json:"last,omitempty"`
+	Hourly  backup.Count `json:"hourly,omitempty"`
+	Daily   backup.Count `json:"daily,omitempty"`
+	Weekly  backup.Count `json:"weekly,omitempty"`
+	Monthly backup.Count `json:"monthly,omitempty"`
+	Yearly  backup.Count `json:"yearly,omitempty"`
+	// WithinSeconds is Within if that period has a fixed length, in days and less than 24 hours.
+	// Within is then empty.
+	WithinSeconds float64    `json:"within_seconds,omitempty"`
+	Within        string     `json:"within,omitempty"`
+	WithinHourly  string     `json:"within_hourly,omitempty"`
+	WithinDaily   string     `json:"within_daily,omitempty"`
+	WithinWeekly  string     `json:"within_weekly,omitempty"`
+	WithinMonthly string     `json:"within_monthly,omitempty"`
+	WithinYearly  string     `json:"within_yearly,omitempty"`
+	Tags          [][]string `json:"tags,omitempty"`
+}
+
+func retentionOf(r *backup.Retention) CatalogRetention {
+	text := func(p backup.Period) string {
+		if p.IsZero() {
+			return ""
+		}
+		return p.String()
+	}
+	c := CatalogRetention{
+		Style: r.Style, Last: r.Last, Hourly: r.Hourly, Daily: r.Daily, Weekly: r.Weekly, Monthly: r.Monthly, Yearly: r.Yearly,
+		Within: text(r.Within), WithinHourly: text(r.WithinHourly), WithinDaily: text(r.WithinDaily), WithinWeekly: text(r.WithinWeekly),
+		WithinMonthly: text(r.WithinMonthly), WithinYearly: text(r.WithinYearly), Tags: r.Tags,
+	}
+	if d, ok := r.Within.Duration(); ok {
+		c.WithinSeconds, c.Within = d.Seconds(), ""
+	}
+	return c
 }
 
 // FilerOf converts f to its form in the catalog.
@@ -97,44 +131,45 @@ func ShardOf(s *backup.Shard, filer string) CatalogShard {
 
 // PolicyOf converts p to its form in the catalog.
 func PolicyOf(p *backup.Policy) CatalogPolicy {
-	r := p.Retention
 	return CatalogPolicy{
 		Name: p.Name, Labels: p.Labels, Paused: p.Paused, Schedule: p.Schedule, TimeZone: p.TimeZone, JitterSeconds: p.Jitter.Seconds(),
 		Windows: p.Windows, RecoveryPointSeconds: p.RecoveryPoint.Seconds(), FloorPercent: p.Floor, Selection: p.Selection,
-		Retention: CatalogRetention{r.Last, r.Hourly, r.Daily, r.Weekly, r.Monthly, r.Yearly, r.Within.Seconds()},
+		Retention: retentionOf(&p.Retention),
 	}
 }
 
-// Exactly one field of a catalogLine is set.
+// A catalogLine is one line of a catalog. Exactly one of its fields is set.
 type catalogLine struct {
 	Filer  *CatalogFiler  `json:"filer,omitempty"`
 	Shard  *CatalogShard  `json:"shard,omitempty"`
 	Policy *CatalogPolicy `json:"policy,omitempty"`
+	// Forgotten is the id of a snapshot.
+	Forgotten string `json:"forgotten,omitempty"`
 }
 
-// Lines returns the catalog as lines of JSON, one per filer, shard and policy. The same catalog in
-// the same order gives the same lines.
+// Lines returns the catalog as lines of JSON, one per filer, shard, policy and forgotten snapshot.
+// The same catalog in the same order gives the same lines.
 func (c *Catalog) Lines() ([]byte, error) {
-	var b []byte
-	add := func(line catalogLine) error {
-		text, err := json.Marshal(line)
-		b = append(append(b, text...), '\n')
-		return err
-	}
+	var lines []catalogLine
 	for i := range c.Filers {
-		if err := add(catalogLine{Filer: &c.Filers[i]}); err != nil {
-			return nil, err
-		}
+		lines = append(lines, catalogLine{Filer: &c.Filers[i]})
 	}
 	for i := range c.Shards {
-		if err := add(catalogLine{Shard: &c.Shards[i]}); err != nil {
-			return nil, err
-		}
+		lines = append(lines, catalogLine{Shard: &c.Shards[i]})
 	}
 	for i := range c.Policies {
-		if err := add(catalogLine{Policy: &c.Policies[i]}); err != nil {
+		lines = append(lines, catalogLine{Policy: &c.Policies[i]})
+	}
+	for _, id := range c.Forgotten {
+		lines = append(lines, catalogLine{Forgotten: id.String()})
+	}
+	var b []byte
+	for i := range lines {
+		text, err := json.Marshal(&lines[i])
+		if err != nil {
 			return nil, err
 		}
+		b = append(append(b, text...), '\n')
 	}
 	return b, nil
 }
@@ -167,7 +202,7 @@ func EncodeCatalog(keys Keys, sequence int64, written time.Time, c *Catalog) ([]
 		lines = lines[n:]
 	}
 	header := CatalogHeader{
-		Version: version, Sequence: sequence, Written: written.UTC(), Filers: len(c.Filers), Shards: len(c.Shards), Policies: len(c.Policies),
+		Version: version, Sequence: sequence, Written: written.UTC(), Filers: len(c.Filers), Shards: len(c.Shards), Policies: len(c.Policies), Forgotten: len(c.Forgotten),
 	}
 	return o.finish(header, catalogID(sequence), store.CatalogName(sequence))
 }
@@ -200,10 +235,16 @@ func OpenCatalog(data []byte, sequence int64, trust Trust) (h CatalogHeader, c *
 			c.Shards = append(c.Shards, *line.Shard)
 		case line.Policy != nil:
 			c.Policies = append(c.Policies, *line.Policy)
+		case line.Forgotten != "":
+			id, err := backup.ParseSnapshotID(line.Forgotten)
+			if err != nil {
+				return h, nil, fmt.Errorf("%s: %w", name, err)
+			}
+			c.Forgotten = append(c.Forgotten, id)
 		}
 	}
-	if h.Sequence != sequence || len(c.Filers) != h.Filers || len(c.Shards) != h.Shards || len(c.Policies) != h.Policies {
-		return h, nil, fmt.Errorf("%s: it has not what its header says: %w", name, backup.ErrCorrupt)
+	if h.Sequence != sequence || len(c.Filers) != h.Filers || len(c.Shards) != h.Shards || len(c.Policies) != h.Policies || len(c.Forgotten) != h.Forgotten {
+		return h, nil, fmt.Errorf("%s: its content does not match its header: %w", name, backup.ErrCorrupt)
 	}
 	return h, c, nil
 }

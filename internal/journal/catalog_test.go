@@ -32,12 +32,13 @@ func exampleCatalog() *Catalog {
 	policy := backup.Policy{
 		ID: 5, Revision: 6, Name: "nightly", Labels: map[string]string{"tier": "gold"}, Paused: true, Schedule: "0 2 * * *", TimeZone: "Europe/Berlin",
 		Jitter: 90 * time.Minute, Windows: []string{"mon-fri 20:00-06:00"}, RecoveryPoint: 36 * time.Hour, Floor: 50,
-		Retention: backup.Retention{Last: 1, Hourly: 2, Daily: 3, Weekly: 4, Monthly: 5, Yearly: 6, Within: 48 * time.Hour}, Selection: selection,
+		Retention: backup.Retention{Last: 1, Hourly: 2, Daily: 3, Weekly: 4, Monthly: 5, Yearly: 6, Within: backup.Period{Days: 2}}, Selection: selection,
 	}
 	return &Catalog{
-		Filers:   []CatalogFiler{FilerOf(&filer), FilerOf(&backup.Filer{Name: "plain", Site: backup.DefaultSite})},
-		Shards:   []CatalogShard{ShardOf(&shard, "filer-1"), ShardOf(&backup.Shard{Key: backup.ShardKey{1}, Name: "s", Source: "posix:///s"}, "plain")},
-		Policies: []CatalogPolicy{PolicyOf(&policy), PolicyOf(&backup.Policy{Name: "none", Schedule: "@daily"})},
+		Filers:    []CatalogFiler{FilerOf(&filer), FilerOf(&backup.Filer{Name: "plain", Site: backup.DefaultSite})},
+		Shards:    []CatalogShard{ShardOf(&shard, "filer-1"), ShardOf(&backup.Shard{Key: backup.ShardKey{1}, Name: "s", Source: "posix:///s"}, "plain")},
+		Policies:  []CatalogPolicy{PolicyOf(&policy), PolicyOf(&backup.Policy{Name: "none", Schedule: "@daily"})},
+		Forgotten: []backup.SnapshotID{{1, 15: 2}, {3}},
 	}
 }
 
@@ -45,6 +46,7 @@ func exampleCatalog() *Catalog {
 func goldenCatalog() *Catalog {
 	c := exampleCatalog()
 	c.Filers[0].FloorPercent, c.Policies[0].FloorPercent = 0, 0
+	c.Forgotten = nil
 	return c
 }
 
@@ -61,7 +63,7 @@ func TestCatalogComesBack(t *testing.T) {
 	k := newKeys(t)
 	for _, want := range []*Catalog{exampleCatalog(), {}} {
 		h, got, err := OpenCatalog(encodeCatalog(t, k, want), sequence, k.trust())
-		header := CatalogHeader{version, sequence, written, len(want.Filers), len(want.Shards), len(want.Policies)}
+		header := CatalogHeader{version, sequence, written, len(want.Filers), len(want.Shards), len(want.Policies), len(want.Forgotten)}
 		if err != nil || h != header || !reflect.DeepEqual(got, want) {
 			t.Errorf("%v, %+v\ngot  %+v\nwant %+v", err, h, got, want)
 		}
@@ -87,7 +89,7 @@ func TestCatalogHasEverything(t *testing.T) {
 		{backup.Shard{}, CatalogShard{}, []string{"ID"}},
 		// Durations are seconds, the floor is percent.
 		{backup.Policy{}, CatalogPolicy{}, []string{"ID", "Revision", "Jitter", "RecoveryPoint", "Floor"}},
-		{backup.Retention{}, CatalogRetention{}, []string{"Within"}},
+		{backup.Retention{}, CatalogRetention{}, nil},
 	} {
 		noun, line := reflect.TypeOf(test.noun), reflect.TypeOf(test.line)
 		for i := range noun.NumField() {
@@ -110,7 +112,7 @@ func TestLinesAreTheSameForTheSameCatalog(t *testing.T) {
 		t.Fatal(err)
 	}
 	two, err := exampleCatalog().Lines()
-	if err != nil || !bytes.Equal(one, two) || bytes.Count(one, []byte("\n")) != 6 {
+	if err != nil || !bytes.Equal(one, two) || bytes.Count(one, []byte("\n")) != 8 {
 		t.Errorf("%v\n%s\n%s", err, one, two)
 	}
 }

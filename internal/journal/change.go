@@ -10,18 +10,17 @@ import (
 )
 
 const (
-	added = 1
-	ended = 2
+	added   = 1
+	ended   = 2
+	patched = 3 // added, as a patch of the base's version
 
 	// maxChangeBytes is the maximum encoded length of a change without its path and listing.
 	maxChangeBytes = 1 + 16 + 4*binary.MaxVarintLen64
 )
 
-func appendChange(b []byte, c *backup.PageChange) []byte {
-	kind := byte(added)
-	if c.Ended {
-		kind = ended
-	}
+// appendChange appends a change. The listing of an added page is given as stored: it is a patch if
+// kind is patched.
+func appendChange(b []byte, kind byte, c *backup.PageChange, stored []byte) []byte {
 	b = append(b, kind)
 	b = binary.AppendUvarint(b, uint64(len(c.Path)))
 	b = append(b, c.Path...)
@@ -31,11 +30,44 @@ func appendChange(b []byte, c *backup.PageChange) []byte {
 	}
 	b = append(b, c.Fingerprint[:]...)
 	b = binary.AppendUvarint(b, c.Inode)
-	b = binary.AppendUvarint(b, uint64(len(c.Listing)))
-	return append(b, c.Listing...)
+	b = binary.AppendUvarint(b, uint64(len(stored)))
+	return append(b, stored...)
 }
 
-func decodeChange(b []byte) (c backup.PageChange, rest []byte, err error) {
+// patchOf returns the patch of a page, given the base's version, and false if there is none. The
+// listing must be plain, because a patch makes no other.
+func patchOf(c *backup.PageChange) ([]byte, bool) {
+	if c.Replaces == nil || !listing.IsPlain(c.Listing) || len(c.Listing) > listing.MaxPatchedBytes {
+		return nil, false
+	}
+	base, err := listing.Plain(c.Replaces)
+	if err != nil || len(base) > listing.MaxPatchedBytes {
+		return nil, false
+	}
+	return listing.AppendPatch(nil, base, c.Listing), true
+}
+
+// A baseOf returns the listing of the base's version of a page, or nil if the base has none.
+type baseOf func(path string, key backup.PageKey) ([]byte, error)
+
+// unpatch returns the listing of a page of which a segment has a patch.
+func unpatch(path string, key backup.PageKey, patch []byte, base baseOf) ([]byte, error) {
+	old, err := base(path, key)
+	if err != nil {
+		return nil, err
+	}
+	if old == nil {
+		return nil, fmt.Errorf("segment: page %d of %q has a patch and no base: %w", key, path, backup.ErrCorrupt)
+	}
+	if old, err = listing.Plain(old); err != nil {
+		return nil, err
+	}
+	return listing.Patched(old, patch)
+}
+
+// decodeChange decodes the first change of b. It calls base for a page of which b has a patch, if
+// patches may occur there.
+func decodeChange(b []byte, patches bool, base baseOf) (c backup.PageChange, rest []byte, err error) {
 	r := reader{b: b}
 	kind := r.bytes(1)
 	path := r.bytes(r.uvarint())
@@ -43,17 +75,24 @@ func decodeChange(b []byte) (c backup.PageChange, rest []byte, err error) {
 	if !r.bad {
 		c.Path, c.Key, c.Ended = string(path), backup.PageKey(key), kind[0] == ended
 	}
-	if !r.bad && kind[0] == added {
+	if !r.bad && !c.Ended {
 		copy(c.Fingerprint[:], r.bytes(uint64(len(c.Fingerprint))))
 		c.Inode = r.uvarint()
 		c.Listing = append([]byte(nil), r.bytes(r.uvarint())...)
-		c.Digest = listing.Digest(&c.PageVersion)
 	}
-	if r.bad || kind[0] != added && kind[0] != ended || key > math.MaxInt64 {
-		return backup.PageChange{}, nil, fmt.Errorf("segment: a change that is none: %w", backup.ErrCorrupt)
+	if r.bad || kind[0] < added || kind[0] > patched || kind[0] == patched && !patches || key > math.MaxInt64 {
+		return backup.PageChange{}, nil, fmt.Errorf("segment: invalid change: %w", backup.ErrCorrupt)
 	}
 	if err := backup.CheckPath(c.Path); err != nil {
 		return backup.PageChange{}, nil, fmt.Errorf("segment: %w: %w", err, backup.ErrCorrupt)
+	}
+	if kind[0] == patched {
+		if c.Listing, err = unpatch(c.Path, c.Key, c.Listing, base); err != nil {
+			return backup.PageChange{}, nil, err
+		}
+	}
+	if !c.Ended {
+		c.Digest = listing.Digest(&c.PageVersion)
 	}
 	return c, r.b, nil
 }

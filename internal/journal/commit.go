@@ -99,7 +99,7 @@ func OpenCommit(data []byte, id backup.SnapshotID, trust Trust) (c Commit, probl
 			}
 		}
 		if n != c.Problems {
-			yield(backup.Problem{}, fmt.Errorf("%s: it has %d problems, and says %d: %w", name, n, c.Problems, backup.ErrCorrupt))
+			yield(backup.Problem{}, fmt.Errorf("%s: it has %d problems, but its header gives %d: %w", name, n, c.Problems, backup.ErrCorrupt))
 		}
 	}, nil
 }
@@ -110,7 +110,7 @@ func (c *Commit) check(name string, id backup.SnapshotID) error {
 	}
 	committed := c.State == backup.Committed
 	if !committed && c.State != backup.Failed || committed != (c.Content != nil) || c.Segment != nil && !committed || c.Problems < 0 {
-		return fmt.Errorf("%s: a record of state %.20q: %w", name, c.State, backup.ErrCorrupt)
+		return fmt.Errorf("%s: the record has an invalid state %.20q, or parts that do not go with it: %w", name, c.State, backup.ErrCorrupt)
 	}
 	if !committed {
 		return nil
@@ -119,13 +119,12 @@ func (c *Commit) check(name string, id backup.SnapshotID) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	if g := c.Segment; g != nil && (g.Parts < 1 || !isID(g.Attempt)) {
-		return fmt.Errorf("%s: a segment of %d parts, attempt %.40q: %w", name, g.Parts, g.Attempt, backup.ErrCorrupt)
+		return fmt.Errorf("%s: invalid segment of %d parts, attempt %.40q: %w", name, g.Parts, g.Attempt, backup.ErrCorrupt)
 	}
 	return nil
 }
 
-// A problem is a backup.Problem in JSON; a path that is not UTF-8 is in
-// PathBytes.
+// A problem is a backup.Problem in JSON. PathBytes is the path if it is not UTF-8.
 type problem struct {
 	Path      string `json:"path"`
 	PathBytes string `json:"path_b64,omitempty"`
@@ -150,7 +149,7 @@ func decodeProblem(line []byte) (backup.Problem, error) {
 	if j.PathBytes != "" {
 		raw, err := base64.StdEncoding.DecodeString(j.PathBytes)
 		if err != nil {
-			return backup.Problem{}, fmt.Errorf("a problem at the path %.80q: %w: %w", j.PathBytes, err, backup.ErrCorrupt)
+			return backup.Problem{}, fmt.Errorf("problem with the path %.80q: %w: %w", j.PathBytes, err, backup.ErrCorrupt)
 		}
 		p.Path = string(raw)
 	}
@@ -177,7 +176,7 @@ func (o *opened) lines() iter.Seq2[[]byte, error] {
 
 func decodeLine(line []byte, to any) error {
 	if err := json.Unmarshal(line, to); err != nil {
-		return fmt.Errorf("a line that is none: %w: %w", err, backup.ErrCorrupt)
+		return fmt.Errorf("invalid line: %w: %w", err, backup.ErrCorrupt)
 	}
 	return nil
 }

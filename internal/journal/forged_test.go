@@ -28,7 +28,7 @@ func segmentAs(id backup.SnapshotID, attempt backup.PackID, n int) opening {
 		if err != nil {
 			return err
 		}
-		for _, err := range p.Changes() {
+		for _, err := range p.Changes(noBase) {
 			if err != nil {
 				return err
 			}
@@ -201,7 +201,7 @@ func TestMalformedSegments(t *testing.T) {
 		"header is a list":        {[]string{"[]"}, backup.ErrCorrupt},
 		"bytes after the header":  {[]string{header() + "{}"}, backup.ErrCorrupt},
 		"no version":              {[]string{"{}"}, backup.ErrInvalid},
-		"later version":           {[]string{header(`"version":1`, `"version":2`)}, backup.ErrInvalid},
+		"later version":           {[]string{header(`"version":1`, `"version":3`)}, backup.ErrInvalid},
 		"another part":            {[]string{header(`"part":0`, `"part":1`)}, backup.ErrCorrupt},
 		"another snapshot":        {[]string{header(id, strings.Repeat("0", 32))}, backup.ErrCorrupt},
 		"an id in capitals":       {[]string{header(id, strings.ToUpper(id))}, backup.ErrCorrupt},

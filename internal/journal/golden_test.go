@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
@@ -49,7 +50,27 @@ type goldenObject struct {
 }
 
 // goldenAttempts are the attempts of the golden segments, which are random otherwise.
-var goldenAttempts = map[string]backup.PackID{"segment": {1, 2, 3}, "checkpoint": {4, 5, 6}}
+var goldenAttempts = map[string]backup.PackID{"segment": {1, 2, 3}, "checkpoint": {4, 5, 6}, "patched": {7, 8, 9}}
+
+// goldenPatches are a segment of version 2: a page that replaces another one and is a patch, and one
+// that is new. The listings are golden files of package listing.
+func goldenPatches(t testing.TB) (base []byte, changes []backup.PageChange) {
+	t.Helper()
+	var plain [2][]byte
+	for i, name := range []string{"second.listing", "every-kind.listing"} {
+		data, err := os.ReadFile(filepath.Join("../listing/testdata/v1", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plain[i], err = listing.Plain(data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replaced := addedPage(backup.PageVersion{Path: "usr", Fingerprint: backup.Fingerprint{3}, Inode: 4, Listing: plain[1]})
+	replaced.Replaces = plain[0]
+	added := addedPage(backup.PageVersion{Path: "var", Fingerprint: backup.Fingerprint{5}, Listing: plain[0]})
+	return plain[0], []backup.PageChange{replaced, added, endedPage("usr", 0, 5)}
+}
 
 func goldenObjects(t testing.TB, k keys) map[string]goldenObject {
 	segment := func(attempt backup.PackID, part int, checkpoint bool, base backup.PageSet, changes []backup.PageChange) goldenObject {
@@ -66,10 +87,12 @@ func goldenObjects(t testing.TB, k keys) map[string]goldenObject {
 			return parts[part]
 		}}
 	}
+	_, patches := goldenPatches(t)
 	return map[string]goldenObject{
 		"segment-000000": segment(goldenAttempts["segment"], 0, false, exampleBase(), goldenChanges()),
 		"segment-000001": segment(goldenAttempts["segment"], 1, false, exampleBase(), goldenChanges()),
 		"checkpoint":     segment(goldenAttempts["checkpoint"], 0, true, backup.PageSet{}, exampleChanges()[:2]),
+		"patched":        segment(goldenAttempts["patched"], 0, false, exampleBase(), patches),
 		"committed": {pack.KindCommit, backup.PackID(snapshot), store.CommitName(snapshot), func() []byte {
 			return encodeCommit(t, k, exampleCommit(), exampleProblems())
 		}},
@@ -159,6 +182,21 @@ func TestGoldenFilesAreRead(t *testing.T) {
 	if !reflect.DeepEqual(got, exampleChanges()[:2]) {
 		t.Errorf("the checkpoint has %+v", got)
 	}
+	base, patches := goldenPatches(t)
+	want = exampleBase()
+	want.Add(patches[0].Digest)
+	want.Add(patches[1].Digest)
+	want.Remove(patches[2].Digest)
+	got = readFrom(t, k, Segment{Attempt: goldenAttempts["patched"], Content: want}, []part{{"", golden(t, "patched")}}, func(path string, key backup.PageKey) ([]byte, error) {
+		if path != "usr" || key != 0 {
+			t.Errorf("asked for page %d of %q", key, path)
+		}
+		return base, nil
+	})
+	patches[0].Replaces = nil
+	if !reflect.DeepEqual(got, asRead(patches)) {
+		t.Error("the segment with a patch has other changes")
+	}
 	c, problems, err := openCommit(golden(t, "committed"), k.trust())
 	committed := exampleCommit()
 	committed.Problems = int64(len(exampleProblems()))
@@ -174,10 +212,13 @@ func TestGoldenFilesAreRead(t *testing.T) {
 }
 
 // Objects written by the current version have the same frames. (Compressed bytes may change with
-// the compressor's version, so plaintexts are compared.)
+// the compressor's version, so plaintexts are compared. Patches are such bytes.)
 func TestGoldenFramesAreWritten(t *testing.T) {
 	k := goldenKeys(t)
 	for name, o := range goldenObjects(t, k) {
+		if name == "patched" {
+			continue
+		}
 		got, want := frames(t, k, o, o.bytes()), frames(t, k, o, golden(t, name))
 		if !slices.Equal(got, want) {
 			t.Errorf("%s has other frames than the golden file:\n%.2000q\n%.2000q", name, got, want)

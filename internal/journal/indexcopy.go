@@ -82,7 +82,7 @@ func OpenIndexPart(data []byte, sequence int64, part int, trust Trust) (h IndexH
 		return h, nil, err
 	}
 	if h.Sequence != sequence || h.Part != part || h.Parts <= part {
-		return h, nil, fmt.Errorf("%s: it says that it is part %d of %d of copy %d: %w", name, h.Part, h.Parts, h.Sequence, backup.ErrCorrupt)
+		return h, nil, fmt.Errorf("%s: its header gives part %d of %d of copy %d: %w", name, h.Part, h.Parts, h.Sequence, backup.ErrCorrupt)
 	}
 	return h, func(w io.Writer) error {
 		for n := 1; n <= o.frames(); n++ {

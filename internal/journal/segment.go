@@ -12,13 +12,13 @@ import (
 
 // A SegmentHeader is the header of each part of a segment.
 type SegmentHeader struct {
-	Version    int      `json:"version"`
+	Version    int      `json:"version"` // 1, or 2: the part has patches
 	Part       int      `json:"part"`
 	Last       bool     `json:"last"`
 	Checkpoint bool     `json:"checkpoint"` // all pages of the shard, not the changes since the base
 	Snapshot   Snapshot `json:"snapshot"`
-	// Content is the digest of the snapshot's pages. It is in the last part only, because it is known
-	// only after all changes.
+	// Content is the digest of the snapshot's pages. It is in the last part only, because it is
+	// known only after all changes.
 	Content *Digest `json:"content,omitempty"`
 }
 
@@ -30,6 +30,9 @@ type Segment struct {
 	Bytes      int64 // of all parts, as stored
 	Content    backup.PageSet
 }
+
+// patchVersion is the version of a part with patches.
+const patchVersion = 2
 
 // WriteSegment encodes, seals and signs the segment of s. It calls put with each part, in order;
 // data is valid only during the call. The content of s is computed from base, the content of its
@@ -117,12 +120,18 @@ func (w *segmentWriter) add(c *backup.PageChange) error {
 	default:
 		digest := listing.Digest(&c.PageVersion)
 		if digest != c.Digest {
-			return fmt.Errorf("index: page %d of %q is not what was stored: %w", c.Key, c.Path, backup.ErrCorrupt)
+			return fmt.Errorf("index: page %d of %q differs from what was stored: %w", c.Key, c.Path, backup.ErrCorrupt)
 		}
 		w.segment.Content.Add(digest)
 	}
-	w.reserve(len(c.Path) + len(c.Listing) + maxChangeBytes)
-	w.raw = appendChange(w.raw, c)
+	kind, stored := byte(added), c.Listing
+	if c.Ended {
+		kind = ended
+	} else if patch, ok := patchOf(c); ok && !w.header.Checkpoint {
+		kind, stored, w.header.Version = patched, patch, patchVersion
+	}
+	w.reserve(len(c.Path) + len(stored) + maxChangeBytes)
+	w.raw = appendChange(w.raw, kind, c, stored)
 	w.endRecord()
 	return nil
 }
@@ -134,6 +143,7 @@ func (w *segmentWriter) endPart() error {
 		return err
 	}
 	w.header.Part++
+	w.header.Version = version
 	w.segment.Parts++
 	w.segment.Bytes += int64(len(data))
 	return w.put(name, data)
@@ -155,7 +165,7 @@ func OpenSegment(data []byte, snapshot backup.SnapshotID, attempt backup.PackID,
 		return nil, err
 	}
 	if p.Header.Part != part || p.Header.Last != (p.Header.Content != nil) {
-		return nil, fmt.Errorf("%s: it says that it is part %d: %w", name, p.Header.Part, backup.ErrCorrupt)
+		return nil, fmt.Errorf("%s: its header gives part %d: %w", name, p.Header.Part, backup.ErrCorrupt)
 	}
 	if p.Header.Last {
 		if _, err := p.Header.Content.PageSet(); err != nil {
@@ -170,14 +180,15 @@ func OpenSegment(data []byte, snapshot backup.SnapshotID, attempt backup.PackID,
 
 // Changes yields the part's changes in the order in which they were written: added pages first,
 // then ended pages, which have no Digest. A page that is both added and ended replaces the base's
-// version. A checkpoint has only added pages.
-func (p *SegmentPart) Changes() iter.Seq2[backup.PageChange, error] {
+// version. A checkpoint has only added pages. base returns the listing of the base's version of a
+// page, nil for none; Changes calls it for pages of which the part has patches.
+func (p *SegmentPart) Changes(base func(path string, key backup.PageKey) ([]byte, error)) iter.Seq2[backup.PageChange, error] {
 	return func(yield func(backup.PageChange, error) bool) {
 		for n := 1; n <= p.opened.frames(); n++ {
 			raw, err := p.opened.frame(n)
 			for err == nil && len(raw) > 0 {
 				var c backup.PageChange
-				if c, raw, err = decodeChange(raw); err == nil && c.Ended && p.Header.Checkpoint {
+				if c, raw, err = decodeChange(raw, p.Header.Version == patchVersion && !p.Header.Checkpoint, base); err == nil && c.Ended && p.Header.Checkpoint {
 					err = fmt.Errorf("checkpoint: page %d of %q has ended: %w", c.Key, c.Path, backup.ErrCorrupt)
 				}
 				if err == nil && !yield(c, nil) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"runtime"
@@ -19,7 +20,7 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 var (
@@ -141,12 +142,24 @@ func write(t testing.TB, k keys, checkpoint bool, base backup.PageSet, changes i
 // read opens the parts and returns their changes. Each header must equal the one that was written.
 func read(t testing.TB, k keys, s Segment, parts []part) (changes []backup.PageChange) {
 	t.Helper()
+	return readFrom(t, k, s, parts, noBase)
+}
+
+// noBase is a base without pages.
+func noBase(string, backup.PageKey) ([]byte, error) { return nil, nil }
+
+// readFrom returns the changes of a segment whose patches are of the pages that base returns.
+func readFrom(t testing.TB, k keys, s Segment, parts []part, base baseOf) (changes []backup.PageChange) {
+	t.Helper()
 	for i, part := range parts {
 		p, err := OpenSegment(part.data, snapshot, s.Attempt, i, k.trust())
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := SegmentHeader{Version: version, Part: i, Last: i == len(parts)-1, Checkpoint: s.Checkpoint, Snapshot: SnapshotOf(exampleSnapshot())}
+		if v := p.Header.Version; v != version && v != patchVersion {
+			t.Errorf("part %d is of version %d", i, v)
+		}
+		h := SegmentHeader{Version: p.Header.Version, Part: i, Last: i == len(parts)-1, Checkpoint: s.Checkpoint, Snapshot: SnapshotOf(exampleSnapshot())}
 		if h.Last {
 			content := digestOf(s.Content)
 			h.Content = &content
@@ -154,7 +167,7 @@ func read(t testing.TB, k keys, s Segment, parts []part) (changes []backup.PageC
 		if !reflect.DeepEqual(p.Header, h) {
 			t.Errorf("part %d of %d: header %+v\nwant %+v", i, len(parts), p.Header, h)
 		}
-		for c, err := range p.Changes() {
+		for c, err := range p.Changes(base) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -349,7 +362,7 @@ func TestChangesCanStopEarly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for c, err := range p.Changes() {
+	for c, err := range p.Changes(noBase) {
 		if err != nil || c.Path != "" {
 			t.Fatalf("%q, %v", c.Path, err)
 		}
@@ -376,12 +389,12 @@ func TestEveryChangeComesBack(t *testing.T) {
 		changes := rapid.SliceOfN(rapid.Custom(drawChange), 1, 10).Draw(t, "changes")
 		var raw []byte
 		for i := range changes {
-			raw = appendChange(raw, &changes[i])
+			raw = appendWhole(raw, &changes[i])
 		}
 		for i := range changes {
 			var c backup.PageChange
 			var err error
-			if c, raw, err = decodeChange(raw); err != nil || !reflect.DeepEqual(c, changes[i]) {
+			if c, raw, err = decodeChange(raw, true, noBase); err != nil || !reflect.DeepEqual(c, changes[i]) {
 				t.Fatalf("change %d: %+v, %v, want %+v", i, c, err, changes[i])
 			}
 		}
@@ -391,26 +404,142 @@ func TestEveryChangeComesBack(t *testing.T) {
 	})
 }
 
+// appendWhole appends a change without a patch.
+func appendWhole(b []byte, c *backup.PageChange) []byte {
+	if c.Ended {
+		return appendChange(b, ended, c, nil)
+	}
+	return appendChange(b, added, c, c.Listing)
+}
+
+// plainOf returns the plain listing of a page with n files.
+func plainOf(t interface{ Fatal(...any) }, n int) []byte {
+	p := &backup.Page{}
+	for i := range n {
+		p.Entries = append(p.Entries, backup.Entry{Name: fmt.Sprintf("file%04d", i), Kind: backup.File, Size: int64(n), Inode: uint64(i)})
+	}
+	data, err := listing.Encode(nil, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := listing.Plain(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plain
+}
+
 func FuzzDecodeChange(f *testing.F) {
 	for _, c := range exampleChanges() {
-		f.Add(appendChange(nil, &c))
+		f.Add(appendWhole(nil, &c))
 	}
+	old := plainOf(f, 20)
+	c := addedPage(backup.PageVersion{Path: "usr", Key: 3, Listing: plainOf(f, 21)})
+	c.Replaces = old
+	patch, _ := patchOf(&c)
+	f.Add(appendChange(nil, patched, &c, patch))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, rest, err := decodeChange(data)
-		if err != nil {
-			if !errors.Is(err, backup.ErrCorrupt) {
-				t.Fatal(err)
+		for _, base := range []baseOf{noBase, func(string, backup.PageKey) ([]byte, error) { return old, nil }} {
+			c, rest, err := decodeChange(data, true, base)
+			if err != nil {
+				if !errors.Is(err, backup.ErrCorrupt) {
+					t.Fatal(err)
+				}
+				continue
 			}
-			return
-		}
-		if !bytes.HasSuffix(data, rest) {
-			t.Fatal("what is left is not the end of what was given")
-		}
-		again, rest, err := decodeChange(appendChange(nil, &c))
-		if err != nil || len(rest) > 0 || !reflect.DeepEqual(c, again) {
-			t.Fatalf("decoded, encoded and decoded: %+v, %v, want %+v", again, err, c)
+			if !bytes.HasSuffix(data, rest) {
+				t.Fatal("what is left is not the end of what was given")
+			}
+			again, rest, err := decodeChange(appendWhole(nil, &c), false, noBase)
+			if err != nil || len(rest) > 0 || !reflect.DeepEqual(c, again) {
+				t.Fatalf("decoded, encoded and decoded: %+v, %v, want %+v", again, err, c)
+			}
 		}
 	})
+}
+
+// A page that replaces another one is written as a patch, if both are plain or can be, and comes back
+// with the base's version.
+func TestPatches(t *testing.T) {
+	k := newKeys(t)
+	old, next := plainOf(t, 200), plainOf(t, 201)
+	base := addedPage(backup.PageVersion{Path: "d", Listing: old})
+	page := addedPage(backup.PageVersion{Path: "d", Listing: next})
+	packed, err := listing.Encode(nil, &backup.Page{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		listing, replaces []byte
+		version           int
+	}{
+		"plain":                  {next, old, patchVersion},
+		"of a packed one":        {next, packed, patchVersion},
+		"of an empty one":        {next, plainOf(t, 0), patchVersion},
+		"of nothing":             {next, nil, version},
+		"of what is no listing":  {next, []byte("damaged"), version},
+		"of what is a patch":     {next, listing.AppendPatch(nil, nil, old), version},
+		"of one that is too big": {next, append(slices.Clone(old), make([]byte, listing.MaxPatchedBytes)...), version},
+		"too big":                {append(slices.Clone(next), make([]byte, listing.MaxPatchedBytes)...), old, version},
+		"columns are compressed": {slices.Concat([]byte{1, 1}, next[2:]), old, version},
+	} {
+		c := addedPage(backup.PageVersion{Path: "d", Listing: test.listing})
+		want := c
+		c.Replaces = test.replaces
+		var set backup.PageSet
+		set.Add(base.Digest)
+		s, parts := write(t, k, false, set, each([]backup.PageChange{c, {Ended: true, Digest: base.Digest, PageVersion: backup.PageVersion{Path: "d"}}}))
+		got := readFrom(t, k, s, parts, func(path string, key backup.PageKey) ([]byte, error) {
+			if path != "d" || key != 0 {
+				t.Errorf("%s: asked for page %d of %q", name, key, path)
+			}
+			return test.replaces, nil
+		})
+		if len(got) != 2 || !reflect.DeepEqual(got[0], want) || !got[1].Ended {
+			t.Errorf("%s: %d changes come back", name, len(got))
+		}
+		p, err := OpenSegment(parts[0].data, snapshot, s.Attempt, 0, k.trust())
+		if err != nil || p.Header.Version != test.version {
+			t.Errorf("%s: version %d, %v", name, p.Header.Version, err)
+		}
+		s, parts = write(t, k, true, backup.PageSet{}, each([]backup.PageChange{c})) // which has no base
+		if got := read(t, k, s, parts); len(got) != 1 || !reflect.DeepEqual(got[0], want) {
+			t.Errorf("%s: %d changes come back from a checkpoint", name, len(got))
+		}
+	}
+
+	page.Replaces = old
+	var set backup.PageSet
+	set.Add(base.Digest)
+	s, parts := write(t, k, false, set, each([]backup.PageChange{page, {Ended: true, Digest: base.Digest, PageVersion: backup.PageVersion{Path: "d"}}}))
+	failed := errors.New("cannot be read")
+	for name, test := range map[string]struct {
+		base baseOf
+		want error
+	}{
+		"no base":        {noBase, backup.ErrCorrupt},
+		"a damaged base": {func(string, backup.PageKey) ([]byte, error) { return []byte("damaged"), nil }, backup.ErrCorrupt},
+		"a failing base": {func(string, backup.PageKey) ([]byte, error) { return nil, failed }, failed},
+		"a large base": {func(string, backup.PageKey) ([]byte, error) {
+			return append(slices.Clone(old), make([]byte, listing.MaxPatchedBytes)...), nil
+		}, backup.ErrCorrupt},
+		"a patch as base": {func(string, backup.PageKey) ([]byte, error) { return listing.AppendPatch(nil, nil, old), nil }, backup.ErrCorrupt},
+	} {
+		p, err := OpenSegment(parts[0].data, snapshot, s.Attempt, 0, k.trust())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, err = range p.Changes(test.base) {
+			break
+		}
+		if !errors.Is(err, test.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	raw := appendChange(nil, patched, &page, []byte("patch"))
+	if _, _, err := decodeChange(raw, false, noBase); !errors.Is(err, backup.ErrCorrupt) {
+		t.Errorf("a patch in a part of version 1: %v", err)
+	}
 }
 
 // Applying the segments of a shard, starting with a checkpoint, gives the pages of each snapshot,
@@ -431,11 +560,16 @@ func TestReplay(t *testing.T) {
 			return s
 		}
 		for n := range rapid.IntRange(1, 5).Draw(rt, "snapshots") {
-			base := setOf(index)
+			content := setOf(index)
 			var come, gone []backup.PageChange
 			for _, c := range rapid.SliceOfNDistinct(rapid.Custom(drawChange), 0, 6, func(c backup.PageChange) name { return name{c.Path, c.Key} }).Draw(rt, "changes") {
 				at := name{c.Path, c.Key}
+				if n := rapid.IntRange(-1, 20).Draw(rt, "files"); n >= 0 && !c.Ended {
+					c.Listing = plainOf(rt, n)
+					c.Digest = listing.Digest(&c.PageVersion)
+				}
 				if old, ok := index[at]; ok {
+					c.Replaces = old.Listing
 					gone = append(gone, backup.PageChange{Ended: true, Digest: listing.Digest(&old), PageVersion: backup.PageVersion{Path: c.Path, Key: c.Key}})
 					delete(index, at)
 				}
@@ -447,15 +581,16 @@ func TestReplay(t *testing.T) {
 			checkpoint := n == 0 || rapid.Bool().Draw(rt, "checkpoint")
 			changes := slices.Concat(come, gone)
 			if checkpoint {
-				base, changes = backup.PageSet{}, nil
+				content, changes = backup.PageSet{}, nil
 				for _, v := range index {
 					changes = append(changes, addedPage(v))
 				}
 				replayed = map[name]backup.PageVersion{} // discard all earlier pages
 			}
-			s, parts := write(t, k, checkpoint, base, each(changes))
-			fresh := map[name]bool{}
-			for _, c := range read(t, k, s, parts) {
+			s, parts := write(t, k, checkpoint, content, each(changes))
+			fresh, before := map[name]bool{}, maps.Clone(replayed)
+			base := func(path string, key backup.PageKey) ([]byte, error) { return before[name{path, key}].Listing, nil }
+			for _, c := range readFrom(t, k, s, parts, base) {
 				at := name{c.Path, c.Key}
 				switch {
 				case !c.Ended:

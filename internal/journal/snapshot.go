@@ -58,7 +58,7 @@ func SnapshotOf(s *backup.Snapshot) Snapshot {
 func (s *Snapshot) check(name string, want backup.SnapshotID) error {
 	b := s.Base
 	if s.ID != want.String() || !isID(s.ShardKey) || s.Number < 1 || b != nil && (!isID(b.ID) || b.Number < 1 || b.Number >= s.Number) {
-		return fmt.Errorf("%s: it says that it is of snapshot %.40q, number %d: %w", name, s.ID, s.Number, backup.ErrCorrupt)
+		return fmt.Errorf("%s: its header gives snapshot %.40q, number %d: %w", name, s.ID, s.Number, backup.ErrCorrupt)
 	}
 	return nil
 }

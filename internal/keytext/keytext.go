@@ -1,7 +1,7 @@
 // Package keytext implements the text form of data that must not be edited: key files and the
 // repository object. A text consists of lines of a word and a value, in a fixed order, each
 // terminated by a line feed. The same content always has the same text, and only that text is
-// accepted: an edited file could lack a recipient, who could then read none of the packs that are
+// accepted. An edited file could lack a recipient, who could then not read the packs that are
 // written with it.
 package keytext
 
@@ -164,7 +164,7 @@ func (r *Reader) Before() []byte { return []byte(r.all[:len(r.all)-len(r.rest)])
 // End fails unless all lines were read.
 func (r *Reader) End() {
 	if r.rest != "" {
-		r.Fail("has more than it should")
+		r.Fail("has lines after its end")
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // chained cuts a whole directory into pages as a walk does. Each page has the key of the next page.

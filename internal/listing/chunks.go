@@ -8,7 +8,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Data for which pages have no room is in chunks of its own: the refs of large files (list chunks),
+// Data that is too large for a page is in separate chunks: the refs of large files (list chunks),
 // and large xattrs.
 
 // EncodeRefs appends a list chunk, which holds the refs of one level of a large file.
@@ -177,20 +177,6 @@ func splitIDs(b []byte) []backup.ChunkID {
 		ids = append(ids, backup.ChunkID(id))
 	}
 	return ids
-}
-
-// ListChunks is ReadChunks for a list chunk. It returns the chunks to which it refers, one level
-// down; lists reports whether these are list chunks themselves.
-func ListChunks(data []byte) (ids []backup.ChunkID, lists bool, err error) {
-	c, err := DecodeRefs(data)
-	if err != nil {
-		return nil, false, err
-	}
-	ids = make([]backup.ChunkID, len(c.Refs))
-	for i := range c.Refs {
-		ids[i] = c.Refs[i].Chunk
-	}
-	return ids, c.Depth > 0, nil
 }
 
 func appendXattrList(b []byte, xattrs []backup.Xattr) []byte {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -29,8 +30,8 @@ const (
 	minRowSize = 5       // minimum of a row: two lengths, kind, flags, inode
 	maxNsec    = 999_999_999
 
-	// maxDepth is the maximum depth of list chunks. A list chunk holds tens of thousands of refs, so
-	// three levels suffice for any file.
+	// maxDepth is the maximum depth of list chunks. A list chunk holds tens of thousands of refs,
+	// so three levels suffice for any file.
 	maxDepth = 4
 )
 
@@ -38,7 +39,7 @@ const (
 // backup.ErrCorrupt: it differs from what was backed up.
 func DecodePage(v backup.PageVersion) (backup.Page, error) {
 	if v.Digest != (backup.PageDigest{}) && Digest(&v) != v.Digest {
-		return backup.Page{}, fmt.Errorf("page %d of directory %q: it is not what was committed; its row in the index is damaged: %w", v.Key, v.Path, backup.ErrCorrupt)
+		return backup.Page{}, fmt.Errorf("page %d of directory %q: its row in the index is damaged: %w", v.Key, v.Path, backup.ErrCorrupt)
 	}
 	p, err := Decode(v.Listing)
 	if err != nil {
@@ -61,18 +62,9 @@ func Decode(data []byte) (backup.Page, error) {
 	if r.err != nil {
 		return backup.Page{}, r.err
 	}
-	switch compression {
-	case columnsPlain:
-	case columnsZstd:
-		var err error
-		if columns, err = decoder.DecodeAll(columns, make([]byte, 0, min(4*len(columns), MaxBytes))); err != nil {
-			return backup.Page{}, fmt.Errorf("listing: %w: %w", err, backup.ErrCorrupt)
-		}
-	default:
-		r.fail("unknown compression %d", compression)
-	}
-	if len(columns) > MaxBytes {
-		r.fail("columns of %d bytes", len(columns))
+	var err error
+	if columns, err = unpack(nil, compression, columns); err != nil {
+		return backup.Page{}, err
 	}
 	r.b = columns
 	p := r.page(chunks)
@@ -80,6 +72,24 @@ func Decode(data []byte) (backup.Page, error) {
 		return backup.Page{}, r.err
 	}
 	return p, nil
+}
+
+// unpack decompresses the columns of a listing. It appends to dst if it decompresses anything.
+func unpack(dst []byte, compression byte, columns []byte) ([]byte, error) {
+	switch compression {
+	case columnsPlain:
+	case columnsZstd:
+		var err error
+		if columns, err = decoder.DecodeAll(columns, slices.Grow(dst, min(4*len(columns), MaxBytes))); err != nil {
+			return nil, fmt.Errorf("listing: %w: %w", err, backup.ErrCorrupt)
+		}
+	default:
+		return nil, fmt.Errorf("listing: unknown compression %d: %w", compression, backup.ErrCorrupt)
+	}
+	if len(columns) > MaxBytes {
+		return nil, fmt.Errorf("listing: columns of %d bytes: %w", len(columns), backup.ErrCorrupt)
+	}
+	return columns, nil
 }
 
 // check returns an error unless Decode would accept the page.

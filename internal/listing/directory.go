@@ -15,8 +15,8 @@ func DirectoryID(path string) backup.DirectoryID {
 	return backup.DirectoryID(sum[:16])
 }
 
-// Digest returns the digest of a version of a page: BLAKE3 of its path, key,
-// fingerprint, inode and listing.
+// Digest returns the digest of a version of a page: BLAKE3 of its path, key, fingerprint, inode and
+// listing.
 func Digest(v *backup.PageVersion) (d backup.PageDigest) {
 	b := make([]byte, 0, 64+len(v.Path))
 	b = binary.AppendUvarint(b, uint64(len(v.Path)))

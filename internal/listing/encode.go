@@ -10,9 +10,9 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// The first byte of the encoding is its version; the second is the compression of the columns. The
-// chunk ids come last: compression would not shorten them, and they can be read without the columns
-// (ReadChunks).
+// The first byte of the encoding is its version, and the second is the compression of the columns.
+// The chunk ids come last and uncompressed: compression would not shorten them, and ReadChunks can
+// read them without the columns.
 const (
 	version = 1
 
@@ -233,8 +233,8 @@ func appendAttributes(b []byte, rows []*backup.Entry) []byte {
 	for _, at := range timeColumns {
 		b = appendDeltas(b, rows, func(e *backup.Entry) int64 { return at(e).Sec })
 	}
-	// Nanoseconds are noise or multiples of some unit. They are stored byte by byte, so that noise is
-	// kept apart from bytes that compress.
+	// Nanoseconds are noise or multiples of some unit. They are stored byte by byte, so that noise
+	// is kept apart from bytes that compress.
 	for _, at := range timeColumns {
 		for shift := 0; shift < 32; shift += 8 {
 			for _, e := range rows {

@@ -10,9 +10,9 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Sort sorts entries bytewise by name, the order of listings, and removes, in place, all but the
-// first entry of each name: a file system may return a name twice if the directory changes
-// meanwhile.
+// Sort sorts entries in place, bytewise by name, which is the order of listings. It keeps only the
+// first entry of each name: a file system may return a name twice if the directory changes while it
+// is listed.
 func Sort(entries []backup.Entry) []backup.Entry {
 	sorted := true
 	for i := 1; i < len(entries) && sorted; i++ {

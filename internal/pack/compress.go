@@ -26,16 +26,13 @@ const (
 
 // String returns the codec's name, without a level.
 func (c Codec) String() string {
-	switch c {
-	case CodecNone:
-		return "none"
-	case CodecZstd:
-		return "zstd"
-	case CodecS2:
-		return "s2"
+	if c > CodecS2 {
+		return fmt.Sprintf("codec %d", uint8(c))
 	}
-	return fmt.Sprintf("codec %d", uint8(c))
+	return codecNames[c]
 }
+
+var codecNames = [...]string{CodecNone: "none", CodecZstd: "zstd", CodecS2: "s2"}
 
 // A Compressor turns the plaintext of frames into their bodies. It is safe for concurrent use, and
 // then keeps about 4 MB per CPU.
@@ -100,8 +97,8 @@ func (c *Compressor) Compress(dst, raw []byte) (body []byte, codec Codec) {
 const (
 	sampleBytes = 4 << 10
 	samples     = 4
-	// Most samples of random and compressed data have an estimate below this. Data with seven random
-	// bits in eight has 0.18, and text and programs more than 0.35.
+	// Most samples of random and compressed data have an estimate below this. Data with seven
+	// random bits in eight has 0.18, and text and programs more than 0.35.
 	minEstimate = 0.1
 )
 

@@ -40,20 +40,13 @@ const (
 
 // String returns the kind's name, for messages.
 func (k Kind) String() string {
-	switch k {
-	case KindData:
-		return "data"
-	case KindSegment:
-		return "segment"
-	case KindCommit:
-		return "commit record"
-	case KindCatalog:
-		return "catalog"
-	case KindIndex:
-		return "index copy"
+	if k < KindData || k > KindIndex {
+		return fmt.Sprintf("kind %d", uint8(k))
 	}
-	return fmt.Sprintf("kind %d", uint8(k))
+	return kindNames[k]
 }
+
+var kindNames = [...]string{KindData: "data", KindSegment: "segment", KindCommit: "commit record", KindCatalog: "catalog", KindIndex: "index copy"}
 
 // signed reports whether packs of the kind end with a signature.
 func (k Kind) signed() bool { return k != KindData }
@@ -207,11 +200,11 @@ func appendTrailer(dst []byte, t trailer) []byte {
 // parseTrailer parses the trailer at the end of tail, the last bytes of a pack.
 func parseTrailer(tail []byte) (t trailer, err error) {
 	if len(tail) < trailerBytes {
-		return t, fmt.Errorf("trailer: %d bytes are no pack: %w", len(tail), backup.ErrCorrupt)
+		return t, fmt.Errorf("trailer: %d bytes are too short for a pack: %w", len(tail), backup.ErrCorrupt)
 	}
 	b := tail[len(tail)-trailerBytes:]
 	if string(b[24:31]) != trailerMagic {
-		return t, fmt.Errorf("trailer: not there, so the object does not end with a whole pack: %w", backup.ErrCorrupt)
+		return t, fmt.Errorf("trailer: missing, so the object does not end with a complete pack: %w", backup.ErrCorrupt)
 	}
 	if crc32.Checksum(b[:32], castagnoli) != binary.LittleEndian.Uint32(b[32:]) {
 		return t, fmt.Errorf("trailer: checksum does not match: %w", backup.ErrCorrupt)

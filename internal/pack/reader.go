@@ -2,6 +2,7 @@ package pack
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -62,7 +63,7 @@ func open(ctx context.Context, r Ranger, at Place, repository backup.RepositoryI
 	}
 	tailOffset := t.packBytes - int64(len(tail))
 	if at.Bytes != 0 && t.packBytes != at.Bytes || tailOffset < 0 || tailOffset > 0 && len(tail) < tailBytes {
-		return nil, fmt.Errorf("%d bytes are there, the trailer says %d: %w", max(at.Bytes, int64(len(tail))), t.packBytes, backup.ErrCorrupt)
+		return nil, fmt.Errorf("the pack has %d bytes, but its trailer gives %d: %w", max(at.Bytes, int64(len(tail))), t.packBytes, backup.ErrCorrupt)
 	}
 	part := func(offset, length int64) ([]byte, error) {
 		if offset >= tailOffset {
@@ -83,6 +84,27 @@ func open(ctx context.Context, r Ranger, at Place, repository backup.RepositoryI
 		return nil, err
 	}
 	return newReader(headerData, table, t, repository, id, opener)
+}
+
+// ReadID returns the id in the header of the first pack of an object of sizeBytes. It needs no key,
+// and makes one request. Errors: those of r, and backup.ErrCorrupt if the object does not begin with
+// the header of a data pack.
+func ReadID(ctx context.Context, r Ranger, object string, sizeBytes int64) (backup.PackID, error) {
+	data, err := r.GetRange(ctx, nil, object, 0, min(sizeBytes, maxHeaderBytes))
+	if err != nil {
+		return backup.PackID{}, err
+	}
+	if len(data) >= minHeaderBytes {
+		data = data[:min(len(data), headerFixedBytes+int(binary.LittleEndian.Uint16(data[10:]))+crcBytes)]
+	}
+	h, err := parseHeader(data)
+	if err == nil && h.kind != KindData {
+		err = fmt.Errorf("%s: %w", h.kind, backup.ErrCorrupt)
+	}
+	if err != nil {
+		return backup.PackID{}, fmt.Errorf("%s: %w", object, err)
+	}
+	return h.id, nil
 }
 
 // readTail returns the last tailBytes of the pack, or all of a shorter pack.
@@ -123,7 +145,7 @@ func OpenBytes(data []byte, repository backup.RepositoryID, id backup.PackID, op
 func wholeTrailer(data []byte) (trailer, error) {
 	t, err := parseTrailer(data)
 	if err == nil && t.packBytes != int64(len(data)) {
-		err = fmt.Errorf("%d bytes are there, the trailer says %d: %w", len(data), t.packBytes, backup.ErrCorrupt)
+		err = fmt.Errorf("the pack has %d bytes, but its trailer gives %d: %w", len(data), t.packBytes, backup.ErrCorrupt)
 	}
 	return t, err
 }
@@ -183,11 +205,11 @@ func (r *Reader) DecodeFrame(dst []byte, n uint32, sealed []byte, verify *chunk.
 
 func (r *Reader) decode(dst []byte, n uint32, sealed []byte) ([]byte, error) {
 	if int64(n) >= int64(len(r.frames)) {
-		return nil, fmt.Errorf("there are %d: %w", len(r.frames), backup.ErrInvalid)
+		return nil, fmt.Errorf("the pack has %d frames: %w", len(r.frames), backup.ErrInvalid)
 	}
 	f := &r.frames[n]
 	if f.Removed {
-		return nil, fmt.Errorf("the pack was thinned, and does not have it any more: %w", backup.ErrNotFound)
+		return nil, fmt.Errorf("the pack was thinned and no longer has it: %w", backup.ErrNotFound)
 	}
 	if int64(len(sealed)) != f.SealedLength {
 		return nil, fmt.Errorf("%d bytes instead of %d: %w", len(sealed), f.SealedLength, backup.ErrCorrupt)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // manyFrames returns a pack, its plaintexts, and the lengths of its frames.
@@ -187,6 +187,33 @@ func TestThinRefuses(t *testing.T) {
 		got, err := Thin(dst, test.data, test.lengths, func(int) bool { return false })
 		if !errors.Is(err, test.want) || string(got) != "before" {
 			t.Errorf("%s: %v, and %d bytes", name, err, len(got))
+		}
+	}
+}
+
+// ReadThin gives the same bytes as Thin, also of a pack within an object, and refuses another pack.
+func TestReadThin(t *testing.T) {
+	k := newKeys(t)
+	for _, frames := range []int{1, 9, 700} {
+		data, _, lengths := manyFrames(t, k, frames)
+		store := &object{data: slices.Concat([]byte("before"), data, []byte("after"))}
+		at := Place{Object: "packs/x", Offset: 6, Bytes: int64(len(data))}
+		keep := func(i int) bool { return i%3 == 0 }
+		want, err := Thin([]byte("dst"), data, lengths, keep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := ReadThin(t.Context(), []byte("dst"), store, at, testID, lengths, keep)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%d frames: %d bytes, want %d, %v", frames, len(got), len(want), err)
+		}
+		for name, wrong := range map[string]struct {
+			at Place
+			id backup.PackID
+		}{"another pack": {at, backup.PackID{1}}, "another place": {Place{"packs/x", 5, at.Bytes}, testID}, "a shorter pack": {Place{"packs/x", 7, at.Bytes - 1}, testID}} {
+			if got, err := ReadThin(t.Context(), []byte("dst"), store, wrong.at, wrong.id, lengths, keep); !errors.Is(err, backup.ErrCorrupt) || string(got) != "dst" {
+				t.Errorf("%d frames, %s: %d bytes, %v", frames, name, len(got), err)
+			}
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 )
 
 // For returns the policy of a filer with these labels. A policy applies if the filer has all of its
-// labels. Of several, the one with the most labels is chosen, and of those the first by name. ok is
-// false if none applies.
+// labels. If several apply, the one with the most labels is chosen, and of those the first by
+// name. ok is false if none applies.
 func For(labels map[string]string, policies []backup.Policy) (p backup.Policy, ok bool) {
 	best := -1
 	for i := range policies {

@@ -262,7 +262,7 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// A site has its own places: a full site does not make another wait.
+// A site has its own slots: a full site does not make another wait.
 func TestPickPerSite(t *testing.T) {
 	now := at(t, "2026-01-10T02:00:00Z")
 	candidate := func(shard backup.ShardID, site string) Candidate {
@@ -275,6 +275,6 @@ func TestPickPerSite(t *testing.T) {
 		shards = append(shards, c.Shard)
 	}
 	if !slices.Equal(shards, []backup.ShardID{3, 4, 5}) {
-		t.Errorf("picked %v, want 3 and 5, for which oslo has places, and 4", shards)
+		t.Errorf("picked %v, want 3 and 5, for which oslo has slots, and 4", shards)
 	}
 }

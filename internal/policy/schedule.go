@@ -64,7 +64,7 @@ func Parse(p backup.Policy) (*Schedule, error) {
 		s.windows = append(s.windows, w)
 	}
 	if s.Next(0, time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
-		return nil, wrong("schedule", "schedule %q never comes", p.Schedule)
+		return nil, wrong("schedule", "schedule %q has no occurrence", p.Schedule)
 	}
 	return s, nil
 }
@@ -74,7 +74,7 @@ func (s *Schedule) parse(text string) (err error) {
 		return wrong("schedule", "the schedule is empty: %s", schedules)
 	}
 	if strings.Contains(text, "TZ=") {
-		return wrong("schedule", "schedule %q: the time zone has a field of its own", text)
+		return wrong("schedule", "schedule %q: set the time zone in its own setting (time_zone)", text)
 	}
 	if s.cron, err = cron.ParseStandard(text); err != nil {
 		return wrong("schedule", "schedule %q: %s (%v)", text, schedules, err)
@@ -82,12 +82,12 @@ func (s *Schedule) parse(text string) (err error) {
 	return nil
 }
 
-// Next returns the first time after after at which a shard is due, or the zero Time if there is
-// none.
+// Next returns the first time later than after at which a shard is due, or the zero Time if there
+// is none.
 func (s *Schedule) Next(shard backup.ShardID, after time.Time) time.Time {
 	share := s.share(shard)
-	// @every has a resolution of seconds, and counts from the time that it is given. Here it counts
-	// from a fixed time, because it would drift otherwise.
+	// The library counts @every from the given time, so that occurrences would drift. Here they are
+	// multiples of the interval since a fixed time.
 	if every, ok := s.cron.(cron.ConstantDelaySchedule); ok {
 		return nextMultiple(every.Delay, after.Add(-share)).Add(share)
 	}
@@ -98,9 +98,9 @@ func (s *Schedule) Next(shard backup.ShardID, after time.Time) time.Time {
 	return next.Add(share).UTC()
 }
 
-// occurrence returns the first occurrence after a time. A schedule with fixed hours has as many
-// occurrences on days on which the clocks change: one in the skipped hour comes an hour later, one
-// in the repeated hour comes once.
+// occurrence returns the first occurrence after a time. A schedule with fixed hours has the same
+// number of occurrences on days on which the clocks change: an occurrence in the skipped hour comes
+// an hour later, and an occurrence in the repeated hour comes once.
 func (s *Schedule) occurrence(after time.Time) time.Time {
 	if spec, ok := s.cron.(*cron.SpecSchedule); !ok || spec.Hour&everyHour != 0 {
 		return s.cron.Next(after.In(s.zone))

@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A window is a time of day, on some days. A window that ends at or before its begin ends on the
-// next day, and belongs to the day on which it begins.
+// A window is a period of the day, on some days of the week. If its end is not after its begin, it
+// ends on the next day, and belongs to the day on which it begins.
 type window struct {
 	days       [7]bool // by time.Weekday
 	begin, end int     // minutes of the day

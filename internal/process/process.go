@@ -1,5 +1,5 @@
-// Package process ends processes: the first signal requests a graceful stop, the second does not wait
-// for it.
+// Package process ends processes: the first signal requests a graceful stop, the second does not
+// wait for it.
 package process
 
 import (

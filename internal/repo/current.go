@@ -18,13 +18,9 @@ type History interface {
 	Unknown(ctx context.Context, ids []backup.SnapshotID) ([]backup.SnapshotID, error)
 }
 
-// Unknown returns the snapshots that have a record in the store but are not in the index. The
-// records are not authenticated, because they are not read.
-//
-// The store is read before the index, so that a snapshot that another process commits meanwhile is
-// known.
-func Unknown(ctx context.Context, s store.Store, i History) ([]backup.SnapshotID, error) {
-	var recorded []backup.SnapshotID
+// Recorded returns the snapshots that have a record in the store. The records are not
+// authenticated, because they are not read.
+func Recorded(ctx context.Context, s store.Store) (recorded []backup.SnapshotID, err error) {
 	for o, err := range s.List(ctx, store.CommitsPrefix) {
 		if err != nil {
 			return nil, err
@@ -32,6 +28,18 @@ func Unknown(ctx context.Context, s store.Store, i History) ([]backup.SnapshotID
 		if id, err := backup.ParseSnapshotID(strings.TrimPrefix(o.Name, store.CommitsPrefix)); err == nil {
 			recorded = append(recorded, id)
 		}
+	}
+	return recorded, nil
+}
+
+// Unknown returns the snapshots that have a record in the store but are not in the index.
+//
+// The store is read before the index, so that a snapshot that another process commits meanwhile is
+// known.
+func Unknown(ctx context.Context, s store.Store, i History) ([]backup.SnapshotID, error) {
+	recorded, err := Recorded(ctx, s)
+	if err != nil {
+		return nil, err
 	}
 	return i.Unknown(ctx, recorded)
 }
@@ -53,7 +61,7 @@ func CheckCurrent(ctx context.Context, s store.Store, i History, r *backup.Repos
 		}
 		err = pack.Verify(data, name, r.ID, seal.Signer(r.Signer))
 		if err == nil {
-			return fmt.Errorf("%w: the store has a record of snapshot %s, which the index does not know. bctl index rebuild makes the index again from the newest copy in the store", ErrIndexOld, id.Short())
+			return fmt.Errorf("%w: the store has a record of snapshot %s, which the index does not know. bctl index rebuild restores the index from the newest copy in the store", ErrIndexOld, id.Short())
 		}
 		if !errors.Is(err, backup.ErrCorrupt) {
 			return err

@@ -3,7 +3,6 @@ package repo
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -20,7 +19,7 @@ const maxIdentityBytes = 1 << 20
 func DefaultIdentityPath(id backup.RepositoryID) (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return "", fmt.Errorf("find a place for the identity (--identity chooses one): %w", err)
+		return "", fmt.Errorf("find a directory for the identity (--identity names a file): %w", err)
 	}
 	return filepath.Join(dir, "bctl", "identities", id.String()+".txt"), nil
 }
@@ -136,7 +135,7 @@ func checkPair(identity []byte, recipient, path string) error {
 		return err
 	}
 	if _, err := opener.OpenBlob(sealed); err != nil {
-		return fmt.Errorf("identity file %s is not the one of its public key %s: %w", path, recipient, err)
+		return fmt.Errorf("identity file %s: its identity does not belong to its public key %s: %w", path, recipient, err)
 	}
 	return nil
 }
@@ -164,13 +163,4 @@ func writeNew(path string, data []byte) (err error) {
 	}
 	defer d.Close()
 	return d.Sync()
-}
-
-// readFull reads until buf is full or the file ends.
-func readFull(r io.Reader, buf []byte) (int, error) {
-	n, err := io.ReadFull(r, buf)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = nil
-	}
-	return n, err
 }

@@ -25,8 +25,8 @@ type Options struct {
 	Now              time.Time
 }
 
-// A Result describes what Init created, or found from an interrupted run.
-type Result struct {
+// Created describes what Init created, or found from an interrupted run.
+type Created struct {
 	Repository       backup.Repository
 	IdentityPath     string
 	WorkerKeyPath    string
@@ -45,7 +45,7 @@ func (o *Options) Check() error {
 		return err
 	}
 	if _, err := seal.NewSealer(append([]string{recipient}, o.Recipients...)); err != nil {
-		return fmt.Errorf("recipients, the identity's own first: %w", err)
+		return fmt.Errorf("recipients (the first is that of the identity): %w", err)
 	}
 	return nil
 }
@@ -65,21 +65,21 @@ func (o *Options) ownRecipient() (recipient string, err error) {
 
 // Init creates a repository in an empty store and index. It fails with backup.ErrExists if there is
 // one; it completes one that an interrupted Init has started.
-func Init(ctx context.Context, s store.Store, i Index, o Options) (Result, error) {
+func Init(ctx context.Context, s store.Store, i Index, o Options) (Created, error) {
 	if _, _, err := i.Migrate(ctx); err != nil {
-		return Result{}, fmt.Errorf("migrate the index: %w", err)
+		return Created{}, fmt.Errorf("migrate the index: %w", err)
 	}
 	object, err := ReadObject(ctx, s)
 	switch {
 	case err == nil:
 		return finish(ctx, s, i, object, o)
 	case !errors.Is(err, backup.ErrNoRepository):
-		return Result{}, err
+		return Created{}, err
 	}
 	if r, err := i.Repository(ctx); err == nil {
-		return Result{}, fmt.Errorf("the index already belongs to repository %v, which is not in %v: %w", r.ID, s, backup.ErrExists)
+		return Created{}, fmt.Errorf("the index already belongs to repository %v, which is not in %v: %w", r.ID, s, backup.ErrExists)
 	} else if !errors.Is(err, backup.ErrNoRepository) {
-		return Result{}, err
+		return Created{}, err
 	}
 	keys, result, err := makeKeys(o)
 	if err != nil {
@@ -95,8 +95,8 @@ type keys struct {
 }
 
 // makeKeys creates the keys and the identity, or uses existing ones.
-func makeKeys(o Options) (k keys, result Result, err error) {
-	result = Result{CommitterKeyPath: o.CommitterKeyPath, WorkerKeyPath: o.WorkerKeyPath, IdentityPath: o.IdentityPath}
+func makeKeys(o Options) (k keys, result Created, err error) {
+	result = Created{CommitterKeyPath: o.CommitterKeyPath, WorkerKeyPath: o.WorkerKeyPath, IdentityPath: o.IdentityPath}
 	if err := k.makeCommitter(o, &result); err != nil {
 		return k, result, err
 	}
@@ -124,7 +124,7 @@ func makeKeys(o Options) (k keys, result Result, err error) {
 }
 
 // makeCommitter creates the committer key, or uses the one that an interrupted Init left.
-func (k *keys) makeCommitter(o Options, result *Result) error {
+func (k *keys) makeCommitter(o Options, result *Created) error {
 	data, err := readKey("committer", "committer_key", o.CommitterKeyPath)
 	if err == nil {
 		if k.committer, err = seal.ParseCommitterKey(data); err != nil {
@@ -142,13 +142,13 @@ func (k *keys) makeCommitter(o Options, result *Result) error {
 }
 
 // makeWorker creates the worker key, or uses the one that an interrupted Init left.
-func (k *keys) makeWorker(o Options, recipient string, result *Result) error {
+func (k *keys) makeWorker(o Options, recipient string, result *Created) error {
 	id := k.committer.Repository
 	found, err := ReadWorkerKey(o.WorkerKeyPath, id)
 	var none *keyError
 	switch {
 	case err == nil && (found.Signer != k.committer.Signing.Signer() || !slices.Contains(found.Recipients, recipient)):
-		return fmt.Errorf("worker key %s, left from an init that did not finish, is not for the identity %s and the committer key %s: %w",
+		return fmt.Errorf("worker key %s, which an unfinished init left, does not belong to the identity %s and the committer key %s: %w",
 			o.WorkerKeyPath, result.IdentityPath, result.CommitterKeyPath, backup.ErrWrongKey)
 	case err == nil:
 		k.worker = found
@@ -164,7 +164,7 @@ func (k *keys) makeWorker(o Options, recipient string, result *Result) error {
 }
 
 // create puts the repository object, and then creates the row of the index.
-func create(ctx context.Context, s store.Store, i Index, k keys, result Result, o Options) (Result, error) {
+func create(ctx context.Context, s store.Store, i Index, k keys, result Created, o Options) (Created, error) {
 	sealer, err := seal.NewSealer(k.worker.Recipients)
 	if err != nil {
 		return result, err
@@ -204,8 +204,8 @@ func sealKey(sealer *seal.Sealer, key textMarshaler) ([]byte, error) {
 }
 
 // finish completes a repository whose object is already in the store.
-func finish(ctx context.Context, s store.Store, i Index, object Object, o Options) (Result, error) {
-	result := Result{
+func finish(ctx context.Context, s store.Store, i Index, object Object, o Options) (Created, error) {
+	result := Created{
 		Repository: object.Repository, CommitterKeyPath: o.CommitterKeyPath, WorkerKeyPath: o.WorkerKeyPath, IdentityPath: o.IdentityPath, Signer: object.Signer(),
 	}
 	if result.IdentityPath == "" {
@@ -231,7 +231,7 @@ func finish(ctx context.Context, s store.Store, i Index, object Object, o Option
 		return result, err
 	}
 	if result.CommitterKeyPath, result.WorkerKeyPath, err = unsealMissing(object, o); err != nil {
-		return result, fmt.Errorf("%v holds repository %v, which this index and these keys are not of: %w", s, object.ID, err)
+		return result, fmt.Errorf("%v holds repository %v, but this index and these keys belong to another: %w", s, object.ID, err)
 	}
 	return result, i.CreateRepository(ctx, object.Repository)
 }

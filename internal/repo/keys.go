@@ -3,6 +3,7 @@ package repo
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,7 +23,7 @@ func ReadWorkerKey(path string, id backup.RepositoryID) (key seal.WorkerKey, err
 		return key, unusable(fmt.Errorf("%s: %w", path, err))
 	}
 	if key.Repository != id {
-		return key, fmt.Errorf("worker key file %s is of repository %v, not %v: %w", path, key.Repository, id, backup.ErrWrongKey)
+		return key, fmt.Errorf("worker key file %s belongs to repository %v, not %v: %w", path, key.Repository, id, backup.ErrWrongKey)
 	}
 	return key, nil
 }
@@ -37,7 +38,7 @@ func ReadCommitterKey(path string, id backup.RepositoryID) (key seal.CommitterKe
 		return key, unusable(fmt.Errorf("%s: %w", path, err))
 	}
 	if key.Repository != id {
-		return key, fmt.Errorf("committer key file %s is of repository %v, not %v: %w", path, key.Repository, id, backup.ErrWrongKey)
+		return key, fmt.Errorf("committer key file %s belongs to repository %v, not %v: %w", path, key.Repository, id, backup.ErrWrongKey)
 	}
 	return key, nil
 }
@@ -49,7 +50,7 @@ func readKey(kind, setting, path string) ([]byte, error) {
 	}
 	data, err := readKeyFile(path, seal.MaxKeyFileBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &keyError{fmt.Sprintf("%s key file %s does not exist (bctl init writes it again where the identity is)", kind, path)}
+		return nil, &keyError{fmt.Sprintf("%s key file %s does not exist (bctl init on a machine with the identity writes it again)", kind, path)}
 	}
 	if err != nil {
 		return nil, unusable(fmt.Errorf("%s key: %w", kind, err))
@@ -79,15 +80,11 @@ func readKeyFile(path string, maxBytes int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	buf := make([]byte, maxBytes+1)
-	n, err := readFull(f, buf)
-	if err != nil {
-		return nil, err
+	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if err == nil && int64(len(data)) > maxBytes {
+		err = fmt.Errorf("%s is larger than any key file: %w", path, backup.ErrInvalid)
 	}
-	if int64(n) > maxBytes {
-		return nil, fmt.Errorf("%s is larger than any key file: %w", path, backup.ErrInvalid)
-	}
-	return buf[:n], nil
+	return data, err
 }
 
 // A textMarshaler is a key.
@@ -99,7 +96,7 @@ func writeKey(kind, path string, id backup.RepositoryID, key textMarshaler) (str
 	if path == "" {
 		dir, err := os.UserConfigDir()
 		if err != nil {
-			return "", fmt.Errorf("find a place for the %s key (%[1]s_key sets one): %w", kind, err)
+			return "", fmt.Errorf("find a directory for the %s key (the setting %[1]s_key names a file): %w", kind, err)
 		}
 		path = filepath.Join(dir, "bctl", kind+"-keys", id.String()+".key")
 	}

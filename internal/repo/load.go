@@ -37,7 +37,7 @@ func Check(ctx context.Context, s store.Store, i Index) (Object, error) {
 		if lost := LostIndex(ctx, s); lost != nil {
 			return o, lost
 		}
-		return o, fmt.Errorf("%w in the index; %v holds %v (bctl init finishes making it)", backup.ErrNoRepository, s, o.ID)
+		return o, fmt.Errorf("%w in the index, but %v holds %v (bctl init completes it)", backup.ErrNoRepository, s, o.ID)
 	}
 	if err != nil {
 		return o, err
@@ -51,7 +51,7 @@ func Check(ctx context.Context, s store.Store, i Index) (Object, error) {
 
 // StoreGone returns the error for a store that lacks the repository that the index names.
 func StoreGone(at string, indexed backup.RepositoryID) error {
-	return fmt.Errorf("%w in %v, and the index is of repository %v: the store is not mounted, or is elsewhere (--repo, store.url)", backup.ErrNoRepository, at, indexed)
+	return fmt.Errorf("%w in %v, but the index belongs to repository %v: the store is not mounted, or is elsewhere (--repo, store.url)", backup.ErrNoRepository, at, indexed)
 }
 
 // LostIndex returns an error that wraps ErrIndexLost if the store holds backups: an index that does
@@ -69,7 +69,7 @@ func LostIndex(ctx context.Context, s store.Store) error {
 	if err != nil || first == "" {
 		return err
 	}
-	return fmt.Errorf("%v holds the backups of repository %v, and there is no index of them: %w", s, o.ID, ErrIndexLost)
+	return fmt.Errorf("%v holds the backups of repository %v, but no index of them exists: %w", s, o.ID, ErrIndexLost)
 }
 
 // LostObject returns an error if the store has backups, or a part of them, but no repository
@@ -82,7 +82,7 @@ func LostObject(ctx context.Context, s store.Store) error {
 	if err != nil || first == "" {
 		return err
 	}
-	return fmt.Errorf("%w in %v: its object %q is lost, but it has backups (%s). Put that object back, or name an empty place for a new repository",
+	return fmt.Errorf("%w in %v: its object %q is lost, but it has backups (%s). Put that object back, or name an empty directory or bucket for a new repository",
 		backup.ErrNoRepository, s, store.ConfigName, first)
 }
 
@@ -106,36 +106,30 @@ func firstOfBackups(ctx context.Context, s store.Store) (string, error) {
 }
 
 // Load is Check, and also reads the worker key.
-func Load(ctx context.Context, s store.Store, i Index, workerKeyPath string) (Object, seal.WorkerKey, error) {
+func Load(ctx context.Context, s store.Store, i Index, workerKeyPath string) (_ Object, key seal.WorkerKey, _ error) {
 	o, err := Check(ctx, s, i)
-	if err != nil {
-		return o, seal.WorkerKey{}, err
+	if err == nil {
+		key, err = o.ReadWorkerKey(workerKeyPath)
 	}
-	key, err := o.ReadWorkerKey(workerKeyPath)
 	return o, key, err
 }
 
 // LoadCommitter is Load for a committer, which holds the committer key instead of the worker key.
-func LoadCommitter(ctx context.Context, s store.Store, i Index, committerKeyPath string) (Object, seal.CommitterKey, error) {
+func LoadCommitter(ctx context.Context, s store.Store, i Index, committerKeyPath string) (_ Object, key seal.CommitterKey, _ error) {
 	o, err := Check(ctx, s, i)
-	if err != nil {
-		return o, seal.CommitterKey{}, err
+	if err == nil {
+		key, err = o.ReadCommitterKey(committerKeyPath)
 	}
-	key, err := o.ReadCommitterKey(committerKeyPath)
 	return o, key, err
 }
 
-// ReadWorkerKey reads a worker key file, which must name the signer of the
-// object.
+// ReadWorkerKey reads a worker key file, which must name the signer of the object.
 func (o *Object) ReadWorkerKey(path string) (seal.WorkerKey, error) {
 	key, err := ReadWorkerKey(path, o.ID)
 	if err == nil {
 		err = o.CheckSigner(key.Signer, "worker key "+path)
 	}
-	if err != nil {
-		return seal.WorkerKey{}, err
-	}
-	return key, nil
+	return key, err
 }
 
 // ReadCommitterKey is ReadWorkerKey for a committer key file.
@@ -144,8 +138,5 @@ func (o *Object) ReadCommitterKey(path string) (seal.CommitterKey, error) {
 	if err == nil {
 		err = o.CheckSigner(key.Signing.Signer(), "committer key "+path)
 	}
-	if err != nil {
-		return seal.CommitterKey{}, err
-	}
-	return key, nil
+	return key, err
 }

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// Version is the version of repositories that Init creates, and the newest that this binary reads.
+	// Version is the version of repositories that Init creates, and the newest that this binary
+	// reads.
 	Version = 1
 	// maxObjectBytes is the maximum length of the repository object.
 	maxObjectBytes = 1 << 20
@@ -88,7 +89,7 @@ func parseObject(data []byte) (Object, error) {
 func ReadObject(ctx context.Context, s store.Store) (Object, error) {
 	data, err := s.Get(ctx, store.ConfigName, maxObjectBytes)
 	if errors.Is(err, backup.ErrNotFound) {
-		return Object{}, fmt.Errorf("%w in %v (bctl init makes one)", backup.ErrNoRepository, s)
+		return Object{}, fmt.Errorf("%w in %v (bctl init creates one)", backup.ErrNoRepository, s)
 	}
 	if err != nil {
 		return Object{}, err
@@ -106,7 +107,7 @@ func (o *Object) CheckSigner(known seal.Signer, from string) error {
 	if known == o.Signer() {
 		return nil
 	}
-	return fmt.Errorf("the object %q in the store names signer %.16s…, but %s names %.16s…: somebody has replaced the object, or %s belongs to another repository: %w",
+	return fmt.Errorf("the object %q in the store names signer %.16s…, but %s names %.16s…: the object was replaced, or %s belongs to another repository: %w",
 		store.ConfigName, o.Signer(), from, known, from, backup.ErrWrongKey)
 }
 
@@ -122,7 +123,7 @@ func (o *Object) WorkerKey(opener *seal.Opener) (seal.WorkerKey, error) {
 		return seal.WorkerKey{}, err
 	}
 	if key.Repository != o.ID || key.Signer != o.Signer() {
-		return seal.WorkerKey{}, fmt.Errorf("the sealed worker key is of repository %v, not %v: %w", key.Repository, o.ID, backup.ErrCorrupt)
+		return seal.WorkerKey{}, fmt.Errorf("the sealed worker key belongs to repository %v, not %v: %w", key.Repository, o.ID, backup.ErrCorrupt)
 	}
 	return key, nil
 }
@@ -138,7 +139,7 @@ func (o *Object) CommitterKey(opener *seal.Opener) (seal.CommitterKey, error) {
 		return seal.CommitterKey{}, err
 	}
 	if key.Repository != o.ID || key.Signing.Signer() != o.Signer() {
-		return seal.CommitterKey{}, fmt.Errorf("the sealed committer key is of repository %v, not %v: %w", key.Repository, o.ID, backup.ErrCorrupt)
+		return seal.CommitterKey{}, fmt.Errorf("the sealed committer key belongs to repository %v, not %v: %w", key.Repository, o.ID, backup.ErrCorrupt)
 	}
 	return key, nil
 }

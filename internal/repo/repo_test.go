@@ -46,7 +46,7 @@ func (p *place) newIndex(name string) {
 	p.index = i
 }
 
-func (p *place) init() (Result, error) {
+func (p *place) init() (Created, error) {
 	return Init(context.Background(), p.store, p.index, p.option)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -56,4 +57,31 @@ func TestOtherPlaces(t *testing.T) {
 			wantFile(t, filepath.Join(target, "long"), "first, second")
 		})
 	}
+}
+
+// A pack that is moved after its place was looked up is read where it is now. The copy lacks a
+// frame, and has another id in the index.
+func TestMovedPack(t *testing.T) {
+	f := newFixture(t)
+	f.directory("", f.file("a", strings.Repeat("a", 1000)), f.file("b", "b"))
+	f.chunk([]byte("not needed"), 0)
+	frames, old := f.pack.FrameBytes(), store.PackName(f.snapshot, f.id)
+	f.newPack()
+	data, err := f.store.Get(t.Context(), old, 1<<20)
+	check(t, err)
+	moved := index.PackPlace{Pack: backup.NewPackID(), Sealed: f.at[f.hasher.Sum([]byte("b")).ID()].Pack, Snapshot: f.snapshot, Object: backup.NewPackID(), Offset: int64(len(data))}
+	object, err := pack.Thin(data, data, frames, func(n int) bool { return n < len(frames)-1 })
+	check(t, err)
+	moved.Bytes = int64(len(object) - len(data))
+	check(t, f.store.Put(t.Context(), store.PackName(moved.Snapshot, moved.Object), object))
+	check(t, f.store.Delete(t.Context(), old))
+	for id, at := range f.at {
+		at.PackPlace = moved
+		f.copies[id] = []index.Location{at}
+	}
+	target := t.TempDir()
+	_, obs := f.restore(Options{Target: target})
+	obs.wantProblems(t)
+	wantFile(t, filepath.Join(target, "a"), strings.Repeat("a", 1000))
+	wantFile(t, filepath.Join(target, "b"), "b")
 }

@@ -31,7 +31,7 @@ func (d *directory) deleteOthers() {
 		return
 	}
 	if d.attributesUnknown || d.partial || d.forgetful {
-		d.r.problem(d.path, "delete", errors.New("not all names of this directory are known; nothing in it was deleted"))
+		d.r.problem(d.path, "delete", errors.New("the names of this directory are not all known; nothing in it was deleted"))
 		return
 	}
 	at, err := d.open()
@@ -68,7 +68,7 @@ func (d *directory) deleteOthers() {
 	}
 }
 
-var errMayBeMarked = errors.New("it is empty in the snapshot, perhaps because of a marker file that is gone now; nothing in it was deleted")
+var errMayBeMarked = errors.New("it is empty in the snapshot, perhaps because it then had a marker file; nothing in it was deleted")
 
 // keepsUnknown returns the reason why names that the snapshot does not have stay in the directory;
 // nil if they are deleted.
@@ -99,7 +99,7 @@ func (d *directory) deleteOne(at *target.Dir, name string, remove bool) bool {
 		d.r.problem(path, "delete", err)
 		return false
 	}
-	if !d.wanted && !d.r.o.Include.Excluded(path, have.Kind == backup.Directory) || d.r.stays(path, &have) {
+	if !d.wanted && !d.r.o.Include.Matches(path, have.Kind == backup.Directory) || d.r.stays(path, &have) {
 		return false
 	}
 	if remove {
@@ -141,7 +141,7 @@ func (r *restorer) stays(path string, e *backup.Entry) bool {
 // lacks the name whether it existed or not.
 func (r *restorer) leftOut(path string, e *backup.Entry) bool {
 	m := r.o.LeftOut
-	return m != nil && (m.Excluded(backup.Join(r.o.Path, path), e.Kind == backup.Directory) ||
+	return m != nil && (m.Matches(backup.Join(r.o.Path, path), e.Kind == backup.Directory) ||
 		e.Kind == backup.File && m.TooLarge(e.Size) || m.LeavesOutMounted(*e))
 }
 

@@ -180,7 +180,7 @@ func unfinished(t *testing.T, snapshot backup.SnapshotID, at string, names ...st
 	check(t, err)
 	defer dir.Release()
 	for _, name := range names {
-		out, err := dir.Create(&backup.Entry{Name: name}, target.Place{Temporary: true})
+		out, err := dir.Create(&backup.Entry{Name: name}, target.CreateOptions{Temporary: true})
 		check(t, err)
 		check(t, out.Park())
 	}

@@ -65,13 +65,13 @@ type nameSet struct {
 func (s *nameSet) add(name string)    { s.count++; s.sum += maphash.String(nameSeed, name) }
 func (s *nameSet) remove(name string) { s.count--; s.sum -= maphash.String(nameSeed, name) }
 
-// enter creates or finds the directory and its ancestors. It is false if that fails.
-func (r *restorer) enter(d *directory) bool {
+// makeDirectory creates or finds the directory and its ancestors. It is false if that fails.
+func (r *restorer) makeDirectory(d *directory) bool {
 	if d.tried {
 		return d.ready
 	}
 	d.tried = true
-	if d.parent != nil && !r.enter(d.parent) {
+	if d.parent != nil && !r.makeDirectory(d.parent) {
 		return false
 	}
 	var err error
@@ -220,8 +220,8 @@ func (d *directory) replaced() {
 // open opens the directory at the target. The caller releases it.
 func (d *directory) open() (*target.Dir, error) { return d.r.root.Dir(d.path) }
 
-// list remembers a subdirectory until its page comes. It returns by how many names the set has
-// grown.
+// list remembers a subdirectory until its page comes. It returns the number of names added to the
+// set.
 func (d *directory) list(name string, listed int) int {
 	if _, ok := d.children[name]; ok {
 		return 0
@@ -243,7 +243,8 @@ func (d *directory) expects(name string) bool {
 	return ok || d.unlisted || d.partial
 }
 
-// saw forgets a subdirectory whose page has come. It returns by how many names the set has shrunk.
+// saw forgets a subdirectory whose page has come. It returns the number of names removed from the
+// set.
 func (d *directory) saw(name string) int {
 	d.expected.remove(name)
 	if _, ok := d.children[name]; !ok {
@@ -258,12 +259,13 @@ func (d *directory) saw(name string) int {
 func (d *directory) done() {
 	for ; d != nil && d.pending.Add(-1) == 0; d = d.parent {
 		if d.ready {
-			d.finish()
+			d.deleteAndConclude()
 		}
 	}
 }
 
-func (d *directory) finish() {
+// deleteAndConclude ends the work on a directory in which nothing changes any more.
+func (d *directory) deleteAndConclude() {
 	if d.r.o.Delete && d.made.Existed {
 		d.deleteOthers()
 	}

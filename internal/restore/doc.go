@@ -1,21 +1,24 @@
 // Package restore writes a snapshot, or a part of one, into a directory.
 //
-// # Data flow
+// The files follow the data, from the index to finished files:
 //
-//	plan.go        pages of the index, in walk order  ─► directories, files
-//	links.go       further names of a file            ─► wait for the first name
-//	window.go      files                              ─► windows of bounded size
-//	xattrs.go      attributes stored in chunks        ─► entries
-//	existing.go    what exists at the target          ─► create, replace, keep
-//	window.go      wanted chunks (chunk lists: refs.go)
-//	               package fetch: packs               ─► verified chunks
-//	file.go        chunks                             ─► files, each finished after its last chunk
-//	links.go       further names                      ─► linked after the first name is finished
-//	delete.go      names the snapshot does not have   ─► removed, with Delete
-//	directory.go   directories                        ─► attributes, after all work below is done
-//	destination.go the target itself                  ─► attributes, at the end
+//	restore.go      opens the target, runs the restore, and sums up what it did
+//	destination.go  marks, syncs and finishes the target itself
+//	plan.go         reads pages of the index in walk order: directories and files
+//	flaws.go        reports entries that the snapshot does not hold as the file server had them
+//	bundle.go       collects files in bundles of bounded size, and fetches their chunks
+//	refs.go         follows chunk lists to the chunks of large files
+//	directory.go    creates a directory, and finishes it after all work below it
+//	lettercase.go   refuses names that the target takes for one
+//	existing.go     compares a file with what exists: create, replace or keep
+//	xattrs.go       fetches attributes that are stored in chunks
+//	file.go         writes chunks, and finishes a file after its last one
+//	links.go        links further names of a file after its first name is finished
+//	delete.go       removes names that the snapshot does not have, with Delete
+//	attributes.go   sets the attributes of directories, and puts back those lent for the work
 //
-// The planner is one goroutine. Behind it, up to windowsInFlight windows are fetched and written
+// Package fetch finds the packs of the chunks, and passes each chunk to its file (file.Chunk). The
+// planner is one goroutine. Behind it, up to bundlesInFlight bundles are fetched and written
 // concurrently. Only package target touches the file system, and it confines every access to the
 // target (I10).
 //
@@ -58,7 +61,7 @@
 //
 // # Memory
 //
-// Memory is bounded by maxWindowEntries, maxWindowChunks and maxWindowXattrBytes, the fetcher's
+// Memory is bounded by maxBundleEntries, maxBundleChunks and maxBundleXattrBytes, the fetcher's
 // concurrency, maxCachedXattrBytes, maxGroups, maxListedNames and maxRememberedNames. It does not
 // grow with the tree, a directory or a file (I9).
 package restore

@@ -24,10 +24,10 @@ func (f *file) decide(ctx context.Context) {
 	}
 	never := f.r.o.Overwrite == Never
 	// Several chunks take a while to arrive, and other processes must not see a part of the file.
-	f.place = target.Place{Inherits: f.dir.made.Inherits, Keep: never, Fresh: true, Temporary: never || len(f.e.Content.Refs) > 1 || f.e.Content.Depth > 0}
+	f.how = target.CreateOptions{Inherits: f.dir.made.Inherits, Keep: never, Fresh: true, Temporary: never || len(f.e.Content.Refs) > 1 || f.e.Content.Depth > 0}
 	f.action = Create
 	if f.dir.made.Existed {
-		if err := f.meet(ctx); err != nil {
+		if err := f.decideExisting(ctx); err != nil {
 			f.fail("replace", err)
 			f.arrive()
 			return
@@ -68,8 +68,8 @@ func (f *file) measure(ctx context.Context) error {
 	}
 }
 
-// meet decides what to do with an existing entry of the file's name.
-func (f *file) meet(ctx context.Context) error {
+// decideExisting decides what to do with the entry that exists under the file's name.
+func (f *file) decideExisting(ctx context.Context) error {
 	at, err := f.dir.open()
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (f *file) meet(ctx context.Context) error {
 		return err
 	}
 	f.action = Replace
-	f.place.Temporary, f.place.Fresh = true, false
+	f.how.Temporary, f.how.Fresh = true, false
 	switch {
 	case f.r.o.Overwrite == Never:
 		f.action = Keep

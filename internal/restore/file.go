@@ -25,7 +25,7 @@ type file struct {
 	e   backup.Entry
 
 	action  Action
-	place   target.Place
+	how     target.CreateOptions
 	settled bool
 	stream  refStream // the planner's
 	group   *group    // the group of hardlinks that it belongs to
@@ -66,7 +66,7 @@ func (f *file) want(offset, length int64) {
 	f.mu.Unlock()
 }
 
-// Chunk writes a chunk at its offset. It is part of fetch.Sink.
+// Chunk writes a chunk. The tag of a want is the offset of its chunk. It is part of fetch.Sink.
 func (f *file) Chunk(offset int64, data []byte) {
 	f.mu.Lock()
 	if !f.failed {
@@ -110,7 +110,7 @@ func (f *file) create() (err error) {
 	if f.at, err = f.dir.open(); err != nil {
 		return err
 	}
-	if f.out, err = f.at.Create(&f.e, f.place); err != nil {
+	if f.out, err = f.at.Create(&f.e, f.how); err != nil {
 		f.at.Release()
 		f.at = nil
 		return err
@@ -148,12 +148,12 @@ func (f *file) finish() {
 	if f.failed && f.out != nil {
 		f.out.Discard()
 	}
-	f.closed()
+	f.release()
 	f.settle()
 }
 
-// closed releases the resources of an open file.
-func (f *file) closed() {
+// release releases the resources of an open file.
+func (f *file) release() {
 	if f.at == nil {
 		return
 	}
@@ -247,5 +247,5 @@ func (f *file) makeSpecial() error {
 		return err
 	}
 	defer at.Release()
-	return at.MakeSpecial(&f.e, f.place, f.reportAttribute)
+	return at.MakeSpecial(&f.e, f.how, f.reportAttribute)
 }

@@ -204,7 +204,7 @@ func (f *fixture) page(p backup.Page) {
 	f.pages = append(f.pages, backup.PageVersion{Path: p.Path, Key: p.Key, Listing: data})
 }
 
-// Pages, LocateAll and LocateAllCopies implement Catalog.
+// Pages, LocateReadable and LocateReadableCopies implement Catalog.
 func (f *fixture) Pages(_ context.Context, _ backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error] {
 	return func(yield func(backup.PageVersion, error) bool) {
 		slices.SortStableFunc(f.pages, func(a, b backup.PageVersion) int {
@@ -221,7 +221,7 @@ func (f *fixture) Pages(_ context.Context, _ backup.SnapshotID, path string) ite
 	}
 }
 
-func (f *fixture) LocateAll(_ context.Context, ids []backup.ChunkID) ([]index.Location, error) {
+func (f *fixture) LocateReadable(_ context.Context, ids []backup.ChunkID) ([]index.Location, error) {
 	found := make([]index.Location, len(ids))
 	for i, id := range ids {
 		found[i] = f.at[id]
@@ -229,7 +229,7 @@ func (f *fixture) LocateAll(_ context.Context, ids []backup.ChunkID) ([]index.Lo
 	return found, nil
 }
 
-func (f *fixture) LocateAllCopies(_ context.Context, ids []backup.ChunkID) ([][]index.Location, error) {
+func (f *fixture) LocateReadableCopies(_ context.Context, ids []backup.ChunkID) ([][]index.Location, error) {
 	found := make([][]index.Location, len(ids))
 	for i, id := range ids {
 		if at, ok := f.at[id]; ok {

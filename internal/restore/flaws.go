@@ -26,7 +26,7 @@ var errContentMissing = errors.New("it could not be read when the snapshot was t
 func flawOf(e *backup.Entry) string {
 	var flaws []string
 	if e.Flags&backup.Unreadable != 0 {
-		flaws = append(flaws, "it could not be read when the snapshot was taken; this is its last good copy, of an earlier snapshot")
+		flaws = append(flaws, "it could not be read when the snapshot was taken; this is its last good copy, from an earlier snapshot")
 	}
 	if e.Flags&backup.ChangedWhileRead != 0 {
 		flaws = append(flaws, "it changed each time it was read; its content may mix several states")
@@ -49,7 +49,7 @@ func (d *directory) flawOf() string {
 	case d.self.Flags&backup.AttributesUnknown != 0:
 		flaws = append(flaws, "it could not be read when the snapshot was taken, and there is no earlier copy of it; only its name is known")
 	case d.self.Flags&backup.Unreadable != 0 && !d.stale:
-		text := "it could not be read when the snapshot was taken; it and all that is below it is as an earlier snapshot had it, or empty where none had it"
+		text := "it could not be read when the snapshot was taken; it and everything below it is from an earlier snapshot, or empty if there is none"
 		if d.r.o.Delete {
 			text += "; nothing in it is deleted"
 		}
@@ -84,6 +84,6 @@ func (r *restorer) flawAbove(ctx context.Context) (stale bool, err error) {
 	case err != nil || !stale:
 		return false, err
 	}
-	r.flaw("", fmt.Sprintf("the directory %q could not be read when the snapshot was taken; this is as an earlier snapshot had it", "/"+dir))
+	r.flaw("", fmt.Sprintf("the directory %q could not be read when the snapshot was taken; this is from an earlier snapshot", "/"+dir))
 	return true, nil
 }

@@ -19,11 +19,11 @@ func TestFlawedFiles(t *testing.T) {
 		{0, "", true},
 		{backup.Racy, "", true},
 		{backup.Boundary, "", true},
-		{backup.Unreadable, "this is its last good copy, of an earlier snapshot", true},
+		{backup.Unreadable, "this is its last good copy, from an earlier snapshot", true},
 		{backup.ChangedWhileRead, "its content may mix several states", true},
 		{backup.XattrsUnreadable, "its extended attributes could not be read", true},
 		{backup.XattrsWanted, "its extended attributes could not be read", true},
-		{backup.Unreadable | backup.XattrsUnreadable, "of an earlier snapshot; its extended attributes could not be read", true},
+		{backup.Unreadable | backup.XattrsUnreadable, "from an earlier snapshot; its extended attributes could not be read", true},
 		{backup.Unreadable | backup.ContentMissing, "there is no earlier copy of it", false},
 		{backup.Wanted, "there is no earlier copy of it", false},
 	} {
@@ -150,7 +150,7 @@ func TestCarriedDirectories(t *testing.T) {
 	target := filepath.Join(t.TempDir(), "target")
 	sum, obs := f.restore(Options{Target: target})
 	obs.wantProblems(t, "carried", "carried/missing", "unknown")
-	obs.wantText(t, "carried", "it and all that is below it is as an earlier snapshot had it")
+	obs.wantText(t, "carried", "it and everything below it is from an earlier snapshot")
 	obs.wantText(t, "unknown", "only its name is known")
 	if sum.Flawed != 3 || sum.Problems != 3 {
 		t.Errorf("%+v", sum)

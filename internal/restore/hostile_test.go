@@ -55,13 +55,13 @@ func TestHostileNames(t *testing.T) {
 		obs := &observer{}
 		ctx, abort := context.WithCancelCause(context.Background())
 		r := &restorer{o: Options{Overwrite: Always, Target: a.target}, obs: obs, root: root, abort: abort, active: map[*file]struct{}{}}
-		p := &planner{r: r, windows: &errgroup.Group{}, window: &window{}}
+		p := &planner{r: r, bundles: &errgroup.Group{}, bundle: &bundle{}}
 		d := &directory{r: r, wanted: true, attributesUnknown: true}
 		d.pending.Store(1)
 		p.current = d
-		check(t, p.entries(ctx, []backup.Entry{f.file(name, ""), symlink(name, "/"), subdirectory(name)}))
+		check(t, p.planEntries(ctx, []backup.Entry{f.file(name, ""), symlink(name, "/"), subdirectory(name)}))
 		check(t, p.flush(ctx))
-		check(t, p.windows.Wait())
+		check(t, p.bundles.Wait())
 		if d.expects(name) {
 			t.Errorf("%q is expected as a directory", name)
 		}
@@ -135,7 +135,7 @@ func TestPlantedTemporaryNames(t *testing.T) {
 	check(t, err)
 	dir, err := root.Dir("")
 	check(t, err)
-	out, err := dir.Create(&backup.Entry{Name: "file"}, target.Place{Temporary: true})
+	out, err := dir.Create(&backup.Entry{Name: "file"}, target.CreateOptions{Temporary: true})
 	check(t, err)
 	check(t, out.Park())
 	dir.Release()

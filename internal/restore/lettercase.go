@@ -15,9 +15,9 @@ import (
 // snapshot. Such a name is reported as a problem and never replaces the existing entry.
 
 var (
-	errOtherCase = errors.New("the target ignores case, and has this name with letters of other case: " +
-		"rename or remove that, or restore to a target that does not ignore case")
-	errSharedName = errors.New("another file of the snapshot has this name here: the target ignores case")
+	errOtherCase = errors.New("the target ignores case, and has an entry whose name differs only in case: " +
+		"rename or remove it, or restore to a target that distinguishes case")
+	errSharedName = errors.New("the target ignores case, and another file of the snapshot already has this name there")
 )
 
 // letterCase is what is known about the case of names in an existing directory.

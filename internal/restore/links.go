@@ -154,7 +154,7 @@ func (l *linkGroups) join(keys []linkKey, f *file) bool {
 	}
 	if g == nil {
 		if l.number >= maxGroups {
-			f.report("link", errors.New("too many hardlinked files at once; this name becomes a copy"))
+			f.report("link", errors.New("too many files with hard links at a time; this name becomes a copy"))
 			return false
 		}
 		f.group = &group{dir: f.dir.path, name: f.e.Name, seen: 1}
@@ -226,9 +226,9 @@ func (f *file) link() {
 }
 
 func (f *file) linkToFirst() error {
-	place := target.Place{Keep: f.r.o.Overwrite == Never}
+	how := target.CreateOptions{Keep: f.r.o.Overwrite == Never}
 	if f.dir.made.Existed {
-		if err := f.meetLink(&place); err != nil || f.action == Keep {
+		if err := f.meetLink(&how); err != nil || f.action == Keep {
 			return err
 		}
 	}
@@ -245,11 +245,11 @@ func (f *file) linkToFirst() error {
 		return err
 	}
 	defer from.Release()
-	return at.Link(from, f.group.name, f.e.Name, place)
+	return at.Link(from, f.group.name, f.e.Name, how)
 }
 
 // meetLink decides what to do with an existing entry of the file's name.
-func (f *file) meetLink(place *target.Place) error {
+func (f *file) meetLink(how *target.CreateOptions) error {
 	at, err := f.dir.open()
 	if err != nil {
 		return err
@@ -279,7 +279,7 @@ func (f *file) meetLink(place *target.Place) error {
 			return err
 		}
 	}
-	place.Temporary = true
+	how.Temporary = true
 	return nil
 }
 

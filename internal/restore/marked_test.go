@@ -29,7 +29,7 @@ func TestDeleteLeavesMarkedDirectories(t *testing.T) {
 	for _, dry := range []bool{true, false} {
 		_, obs := f.restore(Options{Target: target, Delete: true, DryRun: dry, LeftOut: leftOut})
 		obs.wantProblems(t, "unmarked", "way")
-		obs.wantText(t, "unmarked", "it is empty in the snapshot, perhaps because of a marker file that is gone now")
+		obs.wantText(t, "unmarked", "it is empty in the snapshot, perhaps because it then had a marker file")
 		obs.wantText(t, "way", "not all of it can be deleted")
 	}
 	for _, path := range kept {

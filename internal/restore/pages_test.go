@@ -189,7 +189,7 @@ func TestOtherPages(t *testing.T) {
 	target := t.TempDir()
 	write(t, filepath.Join(target, "theirs"), "x", testTime)
 	_, obs := f.restore(Options{Target: target, Pages: set, Delete: true})
-	obs.wantText(t, "", "other pages of the snapshot than it was committed with")
+	obs.wantText(t, "", "pages of the snapshot that differ from those it was committed with")
 	wantFile(t, filepath.Join(target, "theirs"), "x") // deleted only what had to be by then
 	_, obs = f.restore(Options{Target: t.TempDir(), Pages: set, Path: "big"})
 	obs.wantProblems(t) // the page set of a part is not known
@@ -237,12 +237,12 @@ type sqliteCatalog struct {
 	file string
 }
 
-func (c *sqliteCatalog) LocateAll(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error) {
-	return c.f.LocateAll(ctx, ids)
+func (c *sqliteCatalog) LocateReadable(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error) {
+	return c.f.LocateReadable(ctx, ids)
 }
 
-func (c *sqliteCatalog) LocateAllCopies(ctx context.Context, ids []backup.ChunkID) ([][]index.Location, error) {
-	return c.f.LocateAllCopies(ctx, ids)
+func (c *sqliteCatalog) LocateReadableCopies(ctx context.Context, ids []backup.ChunkID) ([][]index.Location, error) {
+	return c.f.LocateReadableCopies(ctx, ids)
 }
 
 // inSQLite commits the fixture's pages as a snapshot, and makes the fixture one of that snapshot.

@@ -20,8 +20,8 @@ const opListing = "read listing"
 // A planner reads the pages of a snapshot in walk order. It belongs to one goroutine.
 type planner struct {
 	r       *restorer
-	windows *errgroup.Group
-	window  *window
+	bundles *errgroup.Group
+	bundle  *bundle
 	hasher  *chunk.Hasher
 
 	current *directory // directory of the last page; its ancestors follow through parent
@@ -30,9 +30,9 @@ type planner struct {
 	skipped string     // path of a directory that is left out with everything below it
 	skip    bool
 
-	pages backup.PageSet // that were read
-	named bool           // a directory was reported because its pages are missing or damaged
-	stale bool           // everything that is restored is as an earlier snapshot had it
+	pages    backup.PageSet // that were read
+	reported bool           // a directory was reported because its pages are missing or damaged
+	stale    bool           // everything that is restored is as an earlier snapshot had it
 }
 
 // plan restores the entry at o.Path.
@@ -46,8 +46,8 @@ func (p *planner) plan(ctx context.Context, entry backup.Entry) error {
 		// restore.
 		p.current = &directory{r: p.r, attributesUnknown: true, partial: true, wanted: true}
 		p.current.pending.Store(1)
-		if p.r.enter(p.current) {
-			if err := p.entry(ctx, &entry); err != nil {
+		if p.r.makeDirectory(p.current) {
+			if err := p.planEntry(ctx, &entry); err != nil {
 				return err
 			}
 		}
@@ -69,7 +69,7 @@ func (p *planner) planTree(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := p.page(ctx, &v); err != nil {
+		if err := p.planPage(ctx, &v); err != nil {
 			return err
 		}
 	}
@@ -90,14 +90,14 @@ func (p *planner) knowsPages() bool { return p.r.o.Pages.Pages > 0 && p.r.o.Path
 // skips snapshots for which a directory with missing pages was reported.
 func (p *planner) checkPages() {
 	want := p.r.o.Pages
-	if !p.knowsPages() || p.pages == want || p.named {
+	if !p.knowsPages() || p.pages == want || p.reported {
 		return
 	}
 	err := fmt.Errorf("the index has %s of the snapshot, which was committed with %d", english.Plural(int(p.pages.Pages), "page", ""), want.Pages)
 	if p.pages.Pages == want.Pages {
-		err = errors.New("the index has other pages of the snapshot than it was committed with")
+		err = errors.New("the index has pages of the snapshot that differ from those it was committed with")
 	}
-	p.r.problem("", opListing, fmt.Errorf("%w: what was restored may lack files, or have others; compare with another snapshot. On one machine, move the index away and run bctl index rebuild: the copy in the store may be whole: %w", err, backup.ErrCorrupt))
+	p.r.problem("", opListing, fmt.Errorf("%w: the restored files may be incomplete, or belong to another snapshot; compare with another snapshot. On one machine, move the index away and run bctl index rebuild: the copy in the store may be complete: %w", err, backup.ErrCorrupt))
 	for d := p.current; d != nil; d = d.parent {
 		d.partial = true // nothing more is deleted
 	}
@@ -113,8 +113,8 @@ func (p *planner) relative(path string) (string, bool) {
 	return rest, ok
 }
 
-// page processes the next page.
-func (p *planner) page(ctx context.Context, v *backup.PageVersion) error {
+// planPage plans what the next page lists.
+func (p *planner) planPage(ctx context.Context, v *backup.PageVersion) error {
 	path, ok := p.relative(v.Path)
 	if !ok {
 		return fmt.Errorf("page of %q in a listing of %q: %w", v.Path, p.r.o.Path, backup.ErrCorrupt)
@@ -137,18 +137,18 @@ func (p *planner) page(ctx context.Context, v *backup.PageVersion) error {
 		return nil
 	}
 	if err != nil {
-		p.lacks(path, err)
+		p.reportIncomplete(path, err)
 		p.current.partial = true
 	}
 	p.current.chain.Add(page.Key, page.Next)
-	return p.entries(ctx, page.Entries)
+	return p.planEntries(ctx, page.Entries)
 }
 
 func below(path, dir string) bool { return dir == "" || strings.HasPrefix(path, dir+"/") }
 
-// lacks reports a directory that is not completely known.
-func (p *planner) lacks(path string, err error) {
-	p.named = true
+// reportIncomplete reports a directory that is not completely known.
+func (p *planner) reportIncomplete(path string, err error) {
+	p.reported = true
 	p.r.problem(path, opListing, err)
 }
 
@@ -173,9 +173,9 @@ func (p *planner) enter(path string, page *backup.Page, damaged bool) bool {
 		return p.orphan(path, "its name is not valid")
 	case path != "" && !p.current.expects(name):
 		return p.orphan(path, "its parent does not list it")
-	case damaged: // page reports it
+	case damaged: // planPage reports it
 	case page.Key != 0 || page.Self == nil:
-		p.lacks(path, fmt.Errorf("the index lacks its first page; its attributes, and some names in it, are not restored: %w", backup.ErrCorrupt))
+		p.reportIncomplete(path, fmt.Errorf("the index lacks its first page; its attributes, and some names in it, are not restored: %w", backup.ErrCorrupt))
 		d.attributesUnknown, d.partial = true, true
 	default:
 		d.self = *page.Self
@@ -193,14 +193,14 @@ func (p *planner) enter(path string, page *backup.Page, damaged bool) bool {
 	d.stale = d.stale || d.self.Flags&(backup.Unreadable|backup.AttributesUnknown) != 0
 	d.pending.Store(1)
 	p.current = d
-	// Include is also asked about paths in a directory that it selected, because the caller may
-	// want to know which patterns match nothing.
-	d.wanted = p.r.o.Include == nil || d.parent != nil && (p.r.o.Include.Excluded(path, true) || d.parent.wanted)
-	if d.wanted && !p.r.enter(d) {
+	// Include is also called for paths in a directory that it has selected, because the caller may
+	// report patterns that match nothing.
+	d.wanted = p.r.o.Include == nil || d.parent != nil && (p.r.o.Include.Matches(path, true) || d.parent.wanted)
+	if d.wanted && !p.r.makeDirectory(d) {
 		p.pop()
 		return false
 	}
-	p.window.addDirectory(d)
+	p.bundle.addDirectory(d)
 	return true
 }
 
@@ -216,7 +216,7 @@ func (d *directory) inherit(p *planner) {
 }
 
 func (p *planner) orphan(path, why string) bool {
-	p.named = true
+	p.reported = true
 	p.r.problem(path, "restore directory", fmt.Errorf("%s: %w", why, backup.ErrCorrupt))
 	return false
 }
@@ -232,20 +232,20 @@ func (p *planner) leave() {
 // before those below it.
 func (p *planner) ownPagesEnd(d *directory) {
 	if err := d.chain.Err(); err != nil && !d.partial {
-		p.lacks(d.path, err)
+		p.reportIncomplete(d.path, err)
 		d.partial = true
 	}
 }
 
-// complete reports, at most once, what a directory lacks.
+// complete reports, at most once, the pages that a directory and its subdirectories lack.
 func (p *planner) complete(d *directory) {
 	p.ownPagesEnd(d)
 	for name := range d.children {
-		p.lacks(backup.Join(d.path, name), (&browse.Chain{}).Err())
+		p.reportIncomplete(backup.Join(d.path, name), (&browse.Chain{}).Err())
 		d.expected.remove(name)
 	}
 	if !d.partial && d.expected != (nameSet{}) {
-		p.lacks(d.path, fmt.Errorf("the index lacks the pages of subdirectories (%d or more); another snapshot may have what is missing: %w",
+		p.reportIncomplete(d.path, fmt.Errorf("the index lacks the pages of subdirectories (%d or more); another snapshot may have what is missing: %w",
 			max(d.expected.count, 1), backup.ErrCorrupt))
 	}
 	p.forget(d)
@@ -266,8 +266,8 @@ func (p *planner) pop() {
 	d.done()
 }
 
-// entries processes a run of the current directory's entries.
-func (p *planner) entries(ctx context.Context, entries []backup.Entry) error {
+// planEntries plans a run of the current directory's entries.
+func (p *planner) planEntries(ctx context.Context, entries []backup.Entry) error {
 	d := p.current
 	for i := range entries {
 		e := &entries[i]
@@ -284,10 +284,10 @@ func (p *planner) entries(ctx context.Context, entries []backup.Entry) error {
 		case e.Kind == backup.Directory:
 			p.listed += d.list(e.Name, p.listed)
 		case p.r.included(path) || d.wanted:
-			if !p.r.enter(d) {
+			if !p.r.makeDirectory(d) {
 				continue
 			}
-			if err := p.entry(ctx, e); err != nil {
+			if err := p.planEntry(ctx, e); err != nil {
 				return err
 			}
 		}
@@ -295,9 +295,9 @@ func (p *planner) entries(ctx context.Context, entries []backup.Entry) error {
 	return nil
 }
 
-// entry processes one entry that is not a directory. The directory that contains it exists at the
+// planEntry plans one entry that is not a directory. The directory that contains it exists at the
 // target.
-func (p *planner) entry(ctx context.Context, e *backup.Entry) error {
+func (p *planner) planEntry(ctx context.Context, e *backup.Entry) error {
 	f := newFile(p.r, p.current, e)
 	if e.Kind == backup.File && e.Flags&missing != 0 {
 		p.r.flawed.Add(1)
@@ -308,8 +308,8 @@ func (p *planner) entry(ctx context.Context, e *backup.Entry) error {
 	if p.join(f) {
 		return nil // settled with the first of its names
 	}
-	p.window.add(f)
-	if p.window.full() {
+	p.bundle.add(f)
+	if p.bundle.full() {
 		return p.flush(ctx)
 	}
 	return nil
@@ -321,9 +321,9 @@ func (r *restorer) excluded(path string, directory bool) bool {
 			return true
 		}
 	}
-	return r.o.Exclude != nil && r.o.Exclude.Excluded(path, directory)
+	return r.o.Exclude != nil && r.o.Exclude.Matches(path, directory)
 }
 
 func (r *restorer) included(path string) bool {
-	return r.o.Include == nil || r.o.Include.Excluded(path, false)
+	return r.o.Include == nil || r.o.Include.Matches(path, false)
 }

@@ -87,7 +87,7 @@ func (s *refStream) push(c backup.Content) {
 	s.levels = append(s.levels, level{c.Depth, c.Refs, at, at + ref.Span})
 }
 
-// A listSink decodes list chunks. The offset of a want is the number of the stream.
+// A listSink decodes list chunks. The tag of a want is the number of the stream.
 type listSink struct {
 	mu      sync.Mutex
 	streams []*refStream
@@ -124,7 +124,7 @@ func (r *restorer) loadLists(ctx context.Context, streams []*refStream) error {
 		if bytes += ref.Length; bytes > maxListBytes && len(wants) > 0 {
 			break
 		}
-		wants = append(wants, fetch.Want{Chunk: ref.Chunk, Length: ref.Length, Offset: int64(len(sink.streams)), Sink: sink})
+		wants = append(wants, fetch.Want{Chunk: ref.Chunk, Length: ref.Length, Tag: int64(len(sink.streams)), Sink: sink})
 		sink.streams = append(sink.streams, s)
 	}
 	return r.fetch.Get(ctx, wants)

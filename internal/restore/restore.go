@@ -52,9 +52,9 @@ type Deps struct {
 // A Selector selects paths, relative to the directory that is restored. A restore does not descend
 // into directories that its Exclude selects.
 type Selector interface {
-	// Excluded reports whether the selector matches path; directory reports whether path is a
+	// Matches reports whether the selector matches path; directory reports whether path is a
 	// directory.
-	Excluded(path string, directory bool) bool
+	Matches(path string, directory bool) bool
 }
 
 // Options select what to restore, where, and how.
@@ -71,7 +71,7 @@ type Options struct {
 	// ctimes, an equal ctime does not prove that two names are one file.
 	Compare backup.Compare
 
-	Include Selector // nil: everything; otherwise only what it "excludes" and all below
+	Include Selector // nil: everything; otherwise only what it matches, and everything below
 	Exclude Selector // nil: nothing
 
 	// Protected are paths relative to Target at which nothing is restored or deleted: the
@@ -95,7 +95,7 @@ type Options struct {
 	NoSync           bool // do not wait at the end until the data is on the disk
 	Verify           bool // compare the content of files that are kept
 
-	Concurrency int // concurrent reads of pack ranges; 0: a few per CPU
+	Concurrency int // maximum concurrent reads of pack ranges; 0: a few per CPU
 
 	fault func(c target.Call, name string, done bool) error // for tests: see target.Options
 }
@@ -103,7 +103,7 @@ type Options struct {
 // An Inode identifies a file or directory of this machine.
 type Inode struct{ Device, Number uint64 }
 
-var errProtected = errors.New("it belongs to the repository, and is left alone")
+var errProtected = errors.New("it belongs to the repository and is skipped")
 
 // protected returns an error if the existing entry belongs to the repository.
 func (o *Options) protected(have *backup.Entry) error {
@@ -160,8 +160,8 @@ type Summary struct {
 	Links        int64 // hard links made: further names of files
 	Directories  int64 // made
 	Kept         int64 // files that were left alone
-	KeptDirs     int64 // directories that were there, and got no other attributes
-	Attributes   int64 // existing files and directories that got other attributes
+	KeptDirs     int64 // existing directories whose attributes were not changed
+	Attributes   int64 // existing files and directories whose attributes were changed
 	Deleted      int64
 	Bytes        int64 // written, or to be written in a dry run, without holes
 	KeptBytes    int64 // sizes of the files that were left alone
@@ -226,9 +226,9 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 	defer r.closeTarget()
 	r.ctx, r.abort = context.WithCancelCause(ctx)
 	defer r.abort(nil)
-	stopTelling := r.tellProgress()
+	stopProgress := r.reportProgress()
 	err = r.run(r.ctx, entry)
-	stopTelling()
+	stopProgress()
 	if err != nil {
 		r.discardActive()
 	}
@@ -249,8 +249,8 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 // run plans and writes until everything is done.
 func (r *restorer) run(ctx context.Context, entry backup.Entry) error {
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(windowsInFlight)
-	p := &planner{r: r, windows: g, window: &window{}, hasher: chunk.NewHasher([32]byte(r.key))}
+	g.SetLimit(bundlesInFlight)
+	p := &planner{r: r, bundles: g, bundle: &bundle{}, hasher: chunk.NewHasher([32]byte(r.key))}
 	var err error
 	if p.stale, err = r.flawAbove(gctx); err == nil {
 		err = p.plan(gctx, entry)
@@ -328,7 +328,7 @@ func (r *restorer) change(a Action, path string, e *backup.Entry) {
 	r.obs.Change(Change{a, path, e.Kind, e.Size})
 }
 
-func (r *restorer) at(path string) {
+func (r *restorer) setPath(path string) {
 	r.mu.Lock()
 	r.last = path
 	r.mu.Unlock()
@@ -340,8 +340,8 @@ func (r *restorer) progress() Progress {
 	return Progress{Files: r.done.Load(), Bytes: r.doneBytes.Load(), Path: r.last}
 }
 
-// tellProgress reports progress to the observer ten times per second until stop is called.
-func (r *restorer) tellProgress() (stop func()) {
+// reportProgress reports progress to the observer ten times per second until stop is called.
+func (r *restorer) reportProgress() (stop func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)

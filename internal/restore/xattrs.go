@@ -12,13 +12,13 @@ import (
 )
 
 // Extended attributes that do not fit into a page are stored in chunks. They are fetched for a
-// whole window of entries before it is decided what to do with these entries. ACLs repeat, so the
+// whole bundle of entries before these entries are compared with the target. ACLs repeat, so the
 // most recently used chunks are kept.
 
 const (
-	// maxWindowXattrBytes is the maximum size of such chunks in one window.
-	maxWindowXattrBytes = 4 << 20
-	// maxCachedXattrBytes bounds the attributes that are cached for later windows.
+	// maxBundleXattrBytes is the maximum size of such chunks in one bundle.
+	maxBundleXattrBytes = 4 << 20
+	// maxCachedXattrBytes bounds the attributes that are cached for later bundles.
 	maxCachedXattrBytes = 8 << 20
 )
 
@@ -80,7 +80,7 @@ func (c *xattrCache) put(id backup.ChunkID, set *xattrSet) {
 	}
 }
 
-// An xattrSink decodes xattr chunks. The offset of a want is the number of the set.
+// An xattrSink decodes xattr chunks. The tag of a want is the number of the set.
 type xattrSink []xattrSet
 
 func (s xattrSink) Chunk(n int64, data []byte) {
@@ -98,7 +98,7 @@ func (r *restorer) loadXattrs(ctx context.Context, chunks map[backup.Ref]struct{
 		set := r.xattrs.get(ref.Chunk)
 		if set == nil {
 			set = &sink[len(sets)]
-			wants = append(wants, fetch.Want{Chunk: ref.Chunk, Length: ref.Length, Offset: int64(len(sets)), Sink: sink})
+			wants = append(wants, fetch.Want{Chunk: ref.Chunk, Length: ref.Length, Tag: int64(len(sets)), Sink: sink})
 		}
 		sets[ref] = set
 	}
@@ -111,17 +111,17 @@ func (r *restorer) loadXattrs(ctx context.Context, chunks map[backup.Ref]struct{
 	return sets, nil
 }
 
-// takeXattrs gives the window's files the extended attributes that are in chunks. Directories get
+// takeXattrs gives the bundle's files the extended attributes that are in chunks. Directories get
 // theirs when they are finished (ownXattrs), usually from the cache.
-func (w *window) takeXattrs(ctx context.Context, r *restorer) error {
-	if len(w.xattrs) == 0 || r.root == nil { // nothing exists to compare with
+func (b *bundle) takeXattrs(ctx context.Context, r *restorer) error {
+	if len(b.xattrs) == 0 || r.root == nil { // nothing exists to compare with
 		return nil
 	}
-	sets, err := r.loadXattrs(ctx, w.xattrs)
+	sets, err := r.loadXattrs(ctx, b.xattrs)
 	if err != nil {
 		return err
 	}
-	for _, f := range w.files {
+	for _, f := range b.files {
 		if f.e.XattrChunk.Length == 0 || f.further {
 			continue
 		}

@@ -178,7 +178,7 @@ func TestXattrChunksOfEmptyDirectories(t *testing.T) {
 	}
 }
 
-// More attributes, all different, than fit into a window and the cache.
+// More attributes, all different, than fit into a bundle and the cache.
 func TestManyXattrsAreBounded(t *testing.T) {
 	f := newFixture(t)
 	const files = 400
@@ -208,17 +208,17 @@ func TestManyXattrsAreBounded(t *testing.T) {
 }
 
 func TestWindowsOfXattrsAreBounded(t *testing.T) {
-	w := &window{}
+	w := &bundle{}
 	for i := range 1 << 20 {
 		if w.full() {
 			break
 		}
 		w.add(&file{dir: &directory{}, e: backup.Entry{XattrChunk: backup.Ref{Chunk: backup.ChunkID{byte(i), byte(i >> 8)}, Length: 64 << 10}}})
 	}
-	if w.xattrBytes > maxWindowXattrBytes+64<<10 || len(w.files) != maxWindowXattrBytes>>16 {
+	if w.xattrBytes > maxBundleXattrBytes+64<<10 || len(w.files) != maxBundleXattrBytes>>16 {
 		t.Errorf("%d files, %d bytes", len(w.files), w.xattrBytes)
 	}
-	w = &window{}
+	w = &bundle{}
 	for i := range 8 { // lengths that do not add up
 		w.add(&file{dir: &directory{}, e: backup.Entry{XattrChunk: backup.Ref{Chunk: backup.ChunkID{byte(i)}, Length: 1 << 62}}})
 	}

@@ -22,8 +22,8 @@ const (
 	maxIdentityFileBytes = 1 << 20
 )
 
-// GenerateIdentity returns a new age X25519 identity ("AGE-SECRET-KEY-1…"),
-// which is one line of an identity file, and its recipient ("age1…").
+// GenerateIdentity returns a new age X25519 identity ("AGE-SECRET-KEY-1…"), which is one line of an
+// identity file, and its recipient ("age1…").
 func GenerateIdentity() (identity, recipient string, err error) {
 	id, err := age.GenerateX25519Identity()
 	if err != nil {
@@ -45,8 +45,8 @@ func NewSealer(recipients []string) (*Sealer, error) {
 		return nil, err
 	}
 	s := &Sealer{recipients: parsed}
-	// Only wrapping a key shows whether the recipients are compatible and the result is small enough.
-	// An error here is better than one at the first pack.
+	// Only wrapping a key shows whether the recipients are compatible and the result is small
+	// enough. An error here is better than one at the first pack.
 	if _, _, err := s.NewDataKey(); err != nil {
 		return nil, fmt.Errorf("%w: %w", err, backup.ErrInvalid)
 	}

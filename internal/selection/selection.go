@@ -17,7 +17,7 @@
 // well.
 //
 // The backup does not descend into an excluded directory, so nothing below it can be included
-// again. Excluded must therefore be called on the way down; its answer is for its own path only.
+// again. Matches must therefore be called on the way down; its answer is for its own path only.
 package selection
 
 import (
@@ -89,12 +89,12 @@ func (m *Matcher) Empty() bool {
 	return len(m.patterns) == 0 && len(m.markers) == 0 && !m.selection.OneFileSystem && m.selection.ExcludeLargerBytes == 0
 }
 
-// HasPatterns reports whether Excluded can be true.
+// HasPatterns reports whether Matches can be true.
 func (m *Matcher) HasPatterns() bool { return len(m.patterns) > 0 }
 
-// Excluded reports whether the patterns leave out path, which is relative to the shard's root. No
+// Matches reports whether the patterns leave out path, which is relative to the shard's root. No
 // directory above path may be excluded.
-func (m *Matcher) Excluded(path string, isDir bool) bool {
+func (m *Matcher) Matches(path string, isDir bool) bool {
 	if path == "" { // the root was requested explicitly
 		return false
 	}
@@ -114,7 +114,7 @@ func (m *Matcher) Watch() {
 	m.matched, m.present = make([]atomic.Bool, len(m.patterns)), make([]atomic.Bool, len(m.markers))
 }
 
-// Unmatched returns, in order, the patterns that have matched no path passed to Excluded since
+// Unmatched returns, in order, the patterns that have matched no path passed to Matches since
 // Watch. A pattern also counts as a match if a later one decided.
 func (m *Matcher) Unmatched() []string {
 	var texts []string

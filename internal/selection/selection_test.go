@@ -58,7 +58,7 @@ func TestExcluded(t *testing.T) {
 		{`\!a`, "!a", true},
 	} {
 		path, isDir := strings.CutSuffix(test.path, "/")
-		if got := compile(t, strings.Fields(test.patterns)...).Excluded(path, isDir); got != test.want {
+		if got := compile(t, strings.Fields(test.patterns)...).Matches(path, isDir); got != test.want {
 			t.Errorf("patterns %q, path %q: excluded %v, want %v", test.patterns, test.path, got, test.want)
 		}
 	}
@@ -113,7 +113,7 @@ func TestLines(t *testing.T) {
 
 // A pattern for which naive matchers take exponential time.
 func TestManyStars(t *testing.T) {
-	compile(t, "/"+strings.Repeat("**/*a*", 300)+"/b").Excluded(strings.Repeat("a", 255)+"/"+strings.Repeat("a/", 1500)+"c", false)
+	compile(t, "/"+strings.Repeat("**/*a*", 300)+"/b").Matches(strings.Repeat("a", 255)+"/"+strings.Repeat("a/", 1500)+"c", false)
 }
 
 // TestAsGit compares with git check-ignore on one tree and many random lists of patterns.
@@ -180,15 +180,15 @@ func TestInvalidPatternsMatchNothingInGit(t *testing.T) {
 	}
 }
 
-// excludedFromTop calls Excluded for each directory on the way to path, as a walk does.
+// excludedFromTop calls Matches for each directory on the way to path, as a walk does.
 func excludedFromTop(m *selection.Matcher, path string) bool {
 	path, isDir := strings.CutSuffix(path, "/")
 	for i := range len(path) {
-		if path[i] == '/' && m.Excluded(path[:i], true) {
+		if path[i] == '/' && m.Matches(path[:i], true) {
 			return true
 		}
 	}
-	return m.Excluded(path, isDir)
+	return m.Matches(path, isDir)
 }
 
 var names = []string{"a", "b", "ab", "aa", "abc", "b.o", "a.log", "x[1]", "#a", "!b", "a ", "A", "é", "\xff", "-", "]", "\\", "1"}
@@ -295,8 +295,8 @@ func TestUnmatched(t *testing.T) {
 		m.Watch()
 		for path := range strings.FieldsSeq(test.paths) {
 			name, isDir := strings.CutSuffix(path, "/")
-			want := compile(t, strings.Fields(test.patterns)...).Excluded(name, isDir)
-			if got := m.Excluded(name, isDir); got != want {
+			want := compile(t, strings.Fields(test.patterns)...).Matches(name, isDir)
+			if got := m.Matches(name, isDir); got != want {
 				t.Errorf("%q: %s is excluded: %v, want %v", test.patterns, path, got, want)
 			}
 		}
@@ -306,7 +306,7 @@ func TestUnmatched(t *testing.T) {
 	}
 	m := compile(t, "*.log", "a/*/b", "[a-c]?", "**/x")
 	m.Watch()
-	if n := testing.AllocsPerRun(100, func() { m.Excluded("a/y/b", false); m.Excluded("nothing", true) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { m.Matches("a/y/b", false); m.Matches("nothing", true) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -321,7 +321,7 @@ func FuzzExcluded(f *testing.F) {
 			}
 			return
 		}
-		m.Excluded(path, isDir)
+		m.Matches(path, isDir)
 	})
 }
 
@@ -329,6 +329,6 @@ func BenchmarkExcluded(b *testing.B) {
 	m := compile(b, "*.log", "*~", "/var/cache/", "node_modules/", ".DS_Store", "**/target/debug/**", "*.py[co]", "/home/*/.cache")
 	b.ReportAllocs()
 	for b.Loop() {
-		m.Excluded("home/user/src/project/internal/source/main.go", false)
+		m.Matches("home/user/src/project/internal/source/main.go", false)
 	}
 }

@@ -1,6 +1,6 @@
-// Package settings checks the settings of filers, shards and policies. The index refuses what it
-// refuses, and so does everything that reads settings, before anything is changed. All errors are
-// of the type *backup.SettingError.
+// Package settings checks the settings of filers, shards and policies. The index and everything
+// else that reads settings use it, and refuse invalid settings before they change anything. All
+// errors are of the type *backup.SettingError.
 package settings
 
 import (
@@ -8,15 +8,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/policy"
+	"github.com/bctl/bctl/internal/retention"
 )
 
-// MaxSlots is the maximum of a filer's walk tasks and read batches: more than any number of workers
-// could do.
+// MaxSlots is the maximum limit of a filer's walk tasks, and of its read batches. No fleet has that
+// many slots.
 const MaxSlots = 1 << 16
 
 // MaxShardName is the maximum length of a shard's name. An index key in Postgres has at most 2,704
@@ -127,30 +127,13 @@ func Policy(p backup.Policy) error {
 	if _, err := policy.Parse(p); err != nil {
 		return err
 	}
-	if err := retention(p.Retention); err != nil {
+	if err := retention.Check(p.Retention); err != nil {
 		return err
 	}
 	if err := labels(p.Labels); err != nil {
 		return err
 	}
 	return selection(p.Selection)
-}
-
-func retention(r backup.Retention) error {
-	for _, n := range []struct {
-		setting string
-		value   int
-	}{
-		{"last", r.Last}, {"hourly", r.Hourly}, {"daily", r.Daily}, {"weekly", r.Weekly}, {"monthly", r.Monthly}, {"yearly", r.Yearly},
-	} {
-		if n.value < 0 {
-			return wrong("keep/"+n.setting, "keep: %s: %d is not a number of 0 or more", n.setting, n.value)
-		}
-	}
-	if r.Within < time.Duration(0) {
-		return wrong("keep/within", "keep: within: %v is not a time of 0 or more", r.Within)
-	}
-	return nil
 }
 
 func labels(of map[string]string) error {
@@ -166,8 +149,8 @@ func labels(of map[string]string) error {
 	return nil
 }
 
-// selection checks a selection that is stored. Only package selection knows whether its patterns
-// can be followed.
+// selection checks that the index can store a selection. Whether its patterns are valid is checked
+// by package selection.
 func selection(s backup.Selection) error {
 	size := 0
 	for _, list := range []struct {

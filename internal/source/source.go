@@ -1,5 +1,5 @@
-// Package source is the port to the trees that are backed up. Package posix reads any mounted path;
-// every adapter passes the suite in sourcetest.
+// Package source is the port to the trees that are backed up. Package posix reads any mounted path,
+// and package stdin wraps it for a stream. Adapters of file servers pass the suite in sourcetest.
 package source
 
 import (

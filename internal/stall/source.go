@@ -192,8 +192,8 @@ func (o *opens) add(took time.Duration) {
 	o.seconds += took.Seconds()
 }
 
-// Opens returns how many opens of files were timed since the last call, and how long the source took
-// for them. It belongs to the goroutine that opens the files.
+// Opens returns how many opens of files were timed since the last call, and how long the source
+// took for them. It belongs to the goroutine that opens the files.
 func (k *Work) Opens() (n int64, seconds float64) {
 	n, seconds = k.opens.n, k.opens.seconds
 	k.opens.n, k.opens.seconds = 0, 0

@@ -12,8 +12,8 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/source"
-	"github.com/bctl/bctl/internal/source/faultsource"
 	"github.com/bctl/bctl/internal/source/posix"
+	"github.com/bctl/bctl/internal/source/sourcetest/faultsource"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
@@ -145,8 +145,8 @@ func (t closingTree) Close() error      { return t.close() }
 func (d closingDirectory) Close() error { return d.close() }
 func (f closingFile) Close() error      { return f.close() }
 
-// The source's time to open and list a directory is counted, and so is that to open and first read a
-// file; nothing else is.
+// The source's time to open and list a directory is counted, and so is that to open and first read
+// a file; nothing else is.
 func TestTimeOfTheFiler(t *testing.T) {
 	dir := shard(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -190,7 +190,8 @@ func TestTimeOfTheFiler(t *testing.T) {
 	})
 }
 
-// One in largeSample large first reads is timed, and made in two parts; the others are as requested.
+// One in largeSample large first reads is timed, and made in two parts; the others are as
+// requested.
 func TestLargeReadsAreTimedByTheWay(t *testing.T) {
 	sizes := map[int]int{}
 	src := posix.New(posix.Options{})

@@ -22,10 +22,12 @@ const (
 // they must not call the Watch.
 type Owner interface {
 	// Stalled gives back what others need. Each goroutine of the Work is in a call, or waits for a
-	// place; it continues after Stalled has returned.
-	Stalled()
-	// Resumed takes again what Stalled gave back, even if others have it by now.
-	Resumed()
+	// slot; it continues after Stalled has returned. first means that no other Work of the filer is
+	// stalled.
+	Stalled(first bool)
+	// Resumed takes again what Stalled gave back, even if others have it by now. hung is how long
+	// Works of the filer were stalled; 0: another one still is.
+	Resumed(hung time.Duration)
 }
 
 // A Watch knows the Works in progress, and finds those that are stalled.
@@ -44,12 +46,16 @@ type Watch struct {
 // A filer is what the Works of one filer share.
 type filer struct {
 	id       backup.FilerID
-	works    int          // guarded by the Watch's mu; the last one removes the filer
-	answered atomic.Int64 // tick of the last answer to any of them
+	answered atomic.Int64 // tick of the last answer to any of its Works
+
+	// Guarded by the Watch's mu:
+	works   int       // the last one removes the filer
+	stalled int       // of its Works
+	since   time.Time // when the first of those stalled
 }
 
-// NewWatch returns a Watch that lets a Work wait for the duration after, and at most this many Works
-// be stalled at a time.
+// NewWatch returns a Watch that lets a Work wait for the duration after, and at most this many
+// Works be stalled at a time.
 func NewWatch(after time.Duration, most int) *Watch {
 	return &Watch{
 		interval: max(after/stallTicks, time.Millisecond), most: most,
@@ -81,8 +87,8 @@ func (w *Watch) tick() (inProgress, stalled int) {
 	return len(w.works), w.stalled
 }
 
-// stall makes a Work stalled, unless its call returns at this moment. A goroutine whose call returns
-// later sees k.stalled, and waits for mu.
+// stall makes a Work stalled, unless its call returns at this moment. A goroutine whose call
+// returns later sees k.stalled, and waits for mu.
 func (w *Watch) stall(k *Work, now int64) {
 	if w.stalled >= w.most {
 		return
@@ -93,13 +99,20 @@ func (w *Watch) stall(k *Work, now int64) {
 		return
 	}
 	w.stalled++
-	k.owner.Stalled()
+	if k.filer.stalled++; k.filer.stalled == 1 {
+		k.filer.since = time.Now()
+	}
+	k.owner.Stalled(k.filer.stalled == 1)
 	loop.Wake(w.changed)
 }
 
 func (w *Watch) resume(k *Work) {
 	w.stalled--
-	k.owner.Resumed()
+	var hung time.Duration
+	if k.filer.stalled--; k.filer.stalled == 0 {
+		hung = max(time.Since(k.filer.since), 1)
+	}
+	k.owner.Resumed(hung)
 	k.stalled.Store(false) // from now on its goroutines do not wait for mu
 }
 
@@ -156,7 +169,7 @@ type Work struct {
 	filer *filer
 
 	calls  atomic.Int32 // of the source that have not returned
-	queued atomic.Int32 // goroutines that wait for a place
+	queued atomic.Int32 // goroutines that wait for a slot
 	// Tick of the last answer or, if the Work waited for nothing at that time, of the beginning of
 	// the next call.
 	since   atomic.Int64
@@ -209,9 +222,9 @@ func (k *Work) answer() {
 	k.goOn()
 }
 
-// Enter waits for one of the filer's places, until Leave. Unlike with Places.Take, a Work that waits
+// Enter waits for one of the filer's slots, until Leave. Unlike with Slots.Take, a Work that waits
 // may be stalled.
-func (k *Work) Enter(ctx context.Context, p *Places) error {
+func (k *Work) Enter(ctx context.Context, p *Slots) error {
 	if k.TryEnter(p) {
 		return nil
 	}
@@ -223,11 +236,11 @@ func (k *Work) Enter(ctx context.Context, p *Places) error {
 	return err
 }
 
-// TryEnter takes a place if there is one now.
-func (k *Work) TryEnter(p *Places) bool { return p.TryTake(k.filer.id) }
+// TryEnter takes a slot if there is one now.
+func (k *Work) TryEnter(p *Slots) bool { return p.TryTake(k.filer.id) }
 
-// Leave gives a place back.
-func (k *Work) Leave(p *Places) { p.Give(k.filer.id) }
+// Leave gives a slot back.
+func (k *Work) Leave(p *Slots) { p.Give(k.filer.id) }
 
 // wait begins the time of waiting, unless the Work waits already.
 func (k *Work) wait() {

@@ -17,8 +17,8 @@ type owner struct {
 	calls []string
 }
 
-func (o *owner) Stalled() { o.note("stalled") }
-func (o *owner) Resumed() { o.note("resumed") }
+func (o *owner) Stalled(bool)          { o.note("stalled") }
+func (o *owner) Resumed(time.Duration) { o.note("resumed") }
 
 func (o *owner) note(call string) {
 	o.mu.Lock()
@@ -73,9 +73,9 @@ func TestStalls(t *testing.T) {
 	}
 }
 
-// A Work that waits for a place is stalled if no other of its filer gets answers.
+// A Work that waits for a slot is stalled if no other of its filer gets answers.
 func TestStallsInTheQueue(t *testing.T) {
-	w, p := NewWatch(time.Minute, 10), NewPlaces(4, 2)
+	w, p := NewWatch(time.Minute, 10), NewSlots(4, 2)
 	var o, others, elsewhere owner
 	k, other, of2 := w.Begin(1, &o), w.Begin(1, &others), w.Begin(2, &elsewhere)
 	for range 2 {
@@ -112,17 +112,58 @@ func TestStallsInTheQueue(t *testing.T) {
 	if err := <-entered; err != nil {
 		t.Fatal(err)
 	}
-	o.wants(t, "it has a place", "resumed")
+	o.wants(t, "it has a slot", "resumed")
 	enter()
 	pass(w, 100)
 	o.wants(t, "queued once more", "stalled")
 	cancel()
 	if err := <-entered; err == nil {
-		t.Fatal("there was no place")
+		t.Fatal("there was no slot")
 	}
 	o.wants(t, "not queued any more", "resumed")
 	pass(w, 100)
 	o.wants(t, "later")
+}
+
+// A filerOwner records the events of its filer.
+type filerOwner struct{ events *[]string }
+
+func (o filerOwner) Stalled(first bool) {
+	if first {
+		*o.events = append(*o.events, "stalled")
+	}
+}
+
+func (o filerOwner) Resumed(hung time.Duration) {
+	if hung > 0 {
+		*o.events = append(*o.events, "answers after "+hung.String())
+	}
+}
+
+// However many Works of a filer stall, the filer stalls once, and answers once all of them resume.
+func TestFilerStallsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := NewWatch(time.Minute, 10)
+		var events, elsewhere []string
+		works := []*Work{w.Begin(1, filerOwner{&events}), w.Begin(1, filerOwner{&events}), w.Begin(1, filerOwner{&events})}
+		other := w.Begin(2, filerOwner{&elsewhere})
+		for _, k := range works {
+			k.ask()
+			pass(w, stallTicks+1)
+			<-time.After(time.Minute)
+		}
+		other.ask()
+		for _, k := range works {
+			k.answer()
+			pass(w, 1)
+		}
+		if want := []string{"stalled", "answers after 3m0s"}; !slices.Equal(events, want) {
+			t.Errorf("%q, want %q", events, want)
+		}
+		if len(elsewhere) != 0 {
+			t.Errorf("another filer: %q", elsewhere)
+		}
+	})
 }
 
 // Beyond the bound, a Work that hangs is not stalled, until there is room.
@@ -172,33 +213,33 @@ func TestCallReturnsWhenItWouldStall(t *testing.T) {
 type exactOwner struct {
 	t       *testing.T
 	work    *Work
-	places  int // not guarded: the race detector would find a goroutine that does not wait
+	slots   int // not guarded: the race detector would find a goroutine that does not wait
 	stalled bool
 	stalls  atomic.Int64
 }
 
-func (o *exactOwner) Stalled() {
-	if o.stalled || o.places != 1 {
-		o.t.Error("stalled, but has no place")
+func (o *exactOwner) Stalled(bool) {
+	if o.stalled || o.slots != 1 {
+		o.t.Error("stalled, but has no slot")
 	}
 	o.stalled = true
-	o.places--
+	o.slots--
 	o.stalls.Add(1)
 }
 
-func (o *exactOwner) Resumed() {
-	if !o.stalled || o.places != 0 {
+func (o *exactOwner) Resumed(time.Duration) {
+	if !o.stalled || o.slots != 0 {
 		o.t.Error("resumed, but was not stalled")
 	}
 	if !o.work.stalled.Load() {
 		o.t.Error("resumed too late: its goroutines do not wait any more")
 	}
 	o.stalled = false
-	o.places++
+	o.slots++
 }
 
-// Between calls, a Work is never stalled, and has what it had, however answers and looks of the Watch
-// fall together.
+// Between calls, a Work is never stalled, and has what it had, however answers and looks of the
+// Watch fall together.
 func TestStallsAreExact(t *testing.T) {
 	w := NewWatch(time.Minute, 10)
 	ended, stop := context.WithCancel(t.Context())
@@ -211,7 +252,7 @@ func TestStallsAreExact(t *testing.T) {
 	var works sync.WaitGroup
 	owners := make([]*exactOwner, 4)
 	for i := range owners {
-		o := &exactOwner{t: t, places: 1}
+		o := &exactOwner{t: t, slots: 1}
 		owners[i] = o
 		works.Go(func() {
 			k := w.Begin(1, o)
@@ -223,8 +264,8 @@ func TestStallsAreExact(t *testing.T) {
 					runtime.Gosched()
 				}
 				k.answer()
-				if o.stalled || o.places != 1 {
-					t.Error("it continues without its place")
+				if o.stalled || o.slots != 1 {
+					t.Error("it continues without its slot")
 					return
 				}
 			}

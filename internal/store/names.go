@@ -22,7 +22,7 @@ const (
 )
 
 // PackName is the name of a pack's object. It contains the snapshot that the pack was created for.
-// An object that belongs to no registered pack and to no running snapshot is an orphan.
+// An object of a snapshot that has ended is an orphan unless it belongs to a registered pack.
 func PackName(snapshot backup.SnapshotID, pack backup.PackID) string {
 	return PacksPrefix + snapshot.String() + "/" + pack.String()
 }
@@ -53,11 +53,11 @@ const MaxNameBytes = 512
 // longer than 255 bytes.
 func CheckName(name string) error {
 	if len(name) > MaxNameBytes {
-		return fmt.Errorf("a name of %d bytes, more than %d: %w", len(name), MaxNameBytes, backup.ErrInvalid)
+		return fmt.Errorf("object name of %d bytes is longer than %d: %w", len(name), MaxNameBytes, backup.ErrInvalid)
 	}
 	for component := range strings.SplitSeq(name, "/") {
 		if !validComponent(component) {
-			return fmt.Errorf("%q is no object's name: %w", name, backup.ErrInvalid)
+			return fmt.Errorf("invalid object name %q: %w", name, backup.ErrInvalid)
 		}
 	}
 	return nil
@@ -90,7 +90,7 @@ func validComponent(s string) bool {
 // that GetRange allows.
 func CheckRange(offset, length int64) error {
 	if length < 0 || offset < 0 && length > -offset || offset >= 0 && offset+length < 0 {
-		return fmt.Errorf("no range: %d bytes from %d: %w", length, offset, backup.ErrInvalid)
+		return fmt.Errorf("invalid range of %d bytes from %d: %w", length, offset, backup.ErrInvalid)
 	}
 	return nil
 }

@@ -4,7 +4,9 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -43,8 +45,9 @@ type Store interface {
 	// the first error.
 	List(ctx context.Context, prefix string) iter.Seq2[Object, error]
 
-	// Delete removes an object. A missing object is not an error.
-	Delete(ctx context.Context, name string) error
+	// Delete removes objects, many with one request if the store can. A missing object is not an
+	// error. After an error, some of the objects may be gone.
+	Delete(ctx context.Context, names ...string) error
 
 	// String returns the location of the store, for messages. It contains no secrets.
 	String() string
@@ -59,14 +62,14 @@ type Object struct {
 	SizeBytes int64
 }
 
-// ErrFull reports that the store has no space left for the object. It wraps backup.ErrUnavailable,
-// because space can be freed.
+// ErrFull reports that the store has no space left for the object. It wraps backup.StoreFull, and
+// so backup.ErrUnavailable, because space can be freed.
 var ErrFull error = fullError{}
 
 type fullError struct{}
 
 func (fullError) Error() string { return "disk full" }
-func (fullError) Unwrap() error { return backup.ErrUnavailable }
+func (fullError) Unwrap() error { return backup.StoreFull }
 
 // An Error describes a failed operation: the store, the object and the cause.
 type Error struct {
@@ -91,6 +94,15 @@ func (e *Error) Error() string {
 		return fmt.Sprintf("%s: %s: %v", e.Store, what, e.Kind)
 	}
 	return fmt.Sprintf("%s: %s: %v: %v", e.Store, what, e.Kind, e.Err)
+}
+
+// Outage returns backup.StoreRefuses if the store refused the request's credentials, otherwise "".
+// The log then counts all such errors as one failure.
+func (e *Error) Outage() backup.Away {
+	if errors.Is(e.Kind, fs.ErrPermission) {
+		return backup.StoreRefuses
+	}
+	return ""
 }
 
 // Unwrap returns both the kind and the cause for errors.Is and errors.As.

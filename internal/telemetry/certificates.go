@@ -18,7 +18,7 @@ func (m *Metrics) Certificates(files map[string]string) {
 	for use, file := range files {
 		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "bctl_certificate_expires_timestamp_seconds",
-			Help:        "When the certificate ends that this process shows there, in seconds since 1970; 0: there is none, or it cannot be read.",
+			Help:        "When the certificate that this process presents there expires, in seconds since 1970; 0: there is none, or it cannot be read.",
 			ConstLabels: prometheus.Labels{"use": use},
 		}, func() float64 { return ends(file) }))
 	}

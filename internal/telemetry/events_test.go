@@ -120,7 +120,7 @@ func (c *calls) visit(path string, d fs.DirEntry, err error) error {
 
 // processOf returns the process that a file belongs to, or that a message names.
 func processOf(path, message string) string {
-	for _, name := range []string{"walker", "reader", "committer"} {
+	for _, name := range []string{"walker", "reader", "committer", "pruner"} {
 		if strings.Contains(path, "/services/"+name+"/") || strings.HasPrefix(message, name+" st") {
 			return name
 		}
@@ -171,8 +171,8 @@ func (c *calls) call(call *ast.CallExpr) {
 	}
 }
 
-// lineKeys are the keys that each line has already: those of slog, of the process (serve.Named), and
-// of a failure that repeats.
+// lineKeys are the keys that each line has already: those of slog, of the process (serve.Named),
+// and of a failure that repeats.
 var lineKeys = []string{"time", "level", "msg", "service", "worker", "failures"}
 
 // wantOnce refuses an event whose line would have a key twice: of those that read JSON, many keep
@@ -220,7 +220,7 @@ func (c *calls) keys(pairs []ast.Expr) (keys []string) {
 		case "snapshot":
 			ok = strings.HasSuffix(value, ".Short()")
 		case "filer", "shard", "policy":
-			ok = strings.HasSuffix(value, ".Name")
+			ok = strings.HasSuffix(value, ".Name") || strings.HasSuffix(value, ".FilerName") || strings.HasSuffix(value, ".ShardName")
 		}
 		if !ok {
 			c.Errorf("%s: %s is not how others write %s", c.files.Position(pairs[i].Pos()), value, key)

@@ -17,6 +17,7 @@ type Fleet struct {
 	Running []backup.Snapshot
 	Queues  []Queue
 	Held    map[backup.FilerID]Held
+	Stops   []index.Stop
 }
 
 // A Queue is one consumer of the message system.
@@ -24,6 +25,9 @@ type Queue struct {
 	Name                    string // walk, read or commit
 	Site                    string // "" for the committers' queue
 	Waiting, Unacknowledged uint64
+	// Last is the sequence of the last message of the queue's stream, which other sites share. All
+	// messages of the queue with a sequence up to Floor are acknowledged.
+	Last, Floor uint64
 }
 
 // Held counts a filer's work in progress as reported by workers, and the part of it that waits for
@@ -40,7 +44,7 @@ type fleet struct {
 		work, held, running, queue                        *prometheus.Desc
 		limit, slots, inHand, latency, idle               *prometheus.Desc
 		files, stats, statSeconds, opens, openSeconds, up *prometheus.Desc
-		lastGood, deadline, known                         *prometheus.Desc
+		lastGood, deadline, known, stopped                *prometheus.Desc
 	}
 
 	mu     sync.Mutex
@@ -66,24 +70,25 @@ func newFleet() *fleet {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	d := &f.descs
-	d.up = desc("bctl_fleet_up", "1 where the index and the queues have answered the keeper's last question, else 0.")
-	d.known = desc("bctl_fleet_known_timestamp_seconds", "When the index and the queues last answered the keeper, in seconds since 1970: so old is what is known of shards.")
-	d.work = desc("bctl_fleet_work", "Tasks and batches of running snapshots: open, leased (handed out) or stalled.", "work", "site", "state")
-	d.held = desc("bctl_fleet_held", "Tasks and batches that workers report to have in hand: the rest of the leased ones wait for a worker to take them.", "work", "site")
-	d.running = desc("bctl_fleet_snapshots_running", "Snapshots that run.", "site")
-	d.queue = desc("bctl_queue_messages", "Messages in a queue: waiting, or unacknowledged by who has taken them.", "queue", "site", "state")
-	d.limit = desc("bctl_filer_limit", "Most leases of a filer that may run.", "filer", "work")
-	d.slots = desc("bctl_filer_slots", "Leases of a filer that the governor lets run.", "filer", "work")
-	d.inHand = desc("bctl_filer_in_hand", "Leases of a filer that run.", "filer", "work")
-	d.latency = desc("bctl_filer_latency_seconds", "What the filer took, on average, for a stat (work task) or an open and first read (work batch), as the governor last measured.", "filer", "work")
-	d.idle = desc("bctl_filer_idle_latency_seconds", "The least of the filer's latencies that was seen lately.", "filer", "work")
-	d.files = desc("bctl_filer_files_total", "Files of the filer that were found, as workers reported.", "filer")
-	d.stats = desc("bctl_filer_stats_total", "Stats that the filer was asked for, as workers reported: one for each entry walked.", "filer")
+	d.up = desc("bctl_fleet_up", "1 if the index and the queues answered the keeper's last query, else 0.")
+	d.known = desc("bctl_fleet_known_timestamp_seconds", "When the index and the queues last answered the keeper, in seconds since 1970. The metrics of shards are from this time.")
+	d.work = desc("bctl_fleet_work", "Tasks and batches of running snapshots: open, leased (assigned) or stalled.", "work", "site", "state")
+	d.held = desc("bctl_fleet_held", "Tasks and batches that workers report as in progress. The other leased ones wait for a worker to take them.", "work", "site")
+	d.running = desc("bctl_fleet_snapshots_running", "Running snapshots.", "site")
+	d.queue = desc("bctl_queue_messages", "Messages in a queue: waiting, or delivered and not yet acknowledged.", "queue", "site", "state")
+	d.limit = desc("bctl_filer_limit", "Maximum number of leases of the filer's work.", "filer", "work")
+	d.slots = desc("bctl_filer_slots", "Number of leases of the filer's work that the governor allows now.", "filer", "work")
+	d.inHand = desc("bctl_filer_in_hand", "Unexpired leases of the filer's work.", "filer", "work")
+	d.latency = desc("bctl_filer_latency_seconds", "Average time that the filer took for a stat (work task) or for an open and first read (work batch), as the governor last measured it.", "filer", "work")
+	d.idle = desc("bctl_filer_idle_latency_seconds", "Lowest recent latency of the filer.", "filer", "work")
+	d.files = desc("bctl_filer_files_total", "Files that walkers found on the filer, as they reported.", "filer")
+	d.stats = desc("bctl_filer_stats_total", "Stats that walkers requested from the filer, as they reported: one per entry walked.", "filer")
 	d.statSeconds = desc("bctl_filer_stat_seconds_total", "Seconds that the filer took for stats.", "filer")
-	d.opens = desc("bctl_filer_opens_total", "Opens with a first read that were timed, as workers reported.", "filer")
+	d.opens = desc("bctl_filer_opens_total", "Timed opens, each with a first read, as readers reported.", "filer")
 	d.openSeconds = desc("bctl_filer_open_seconds_total", "Seconds that the filer took for the opens that were timed.", "filer")
 	d.lastGood = desc("bctl_shard_last_good_timestamp_seconds", "When the shard's last good snapshot was begun, in seconds since 1970; 0: there is none.", "filer", "shard")
-	d.deadline = desc("bctl_shard_deadline_timestamp_seconds", "Until when the shard's policy wants a newer good snapshot, in seconds since 1970; 0: there is none, or no policy.", "filer", "shard")
+	d.deadline = desc("bctl_shard_deadline_timestamp_seconds", "Deadline of the shard's policy for the next good snapshot, in seconds since 1970; 0: there is no good snapshot, or no policy.", "filer", "shard")
+	d.stopped = desc("bctl_deletions_stopped", "Deletions that the brake has stopped, and that wait for operators: of shards by policies and bctl forget, or of the repository by pruning.", "of")
 	return f
 }
 
@@ -127,7 +132,7 @@ func (f *fleet) Describe(to chan<- *prometheus.Desc) {
 	d := &f.descs
 	for _, desc := range []*prometheus.Desc{
 		d.up, d.work, d.held, d.running, d.queue, d.limit, d.slots, d.inHand, d.latency, d.idle,
-		d.files, d.stats, d.statSeconds, d.opens, d.openSeconds, d.lastGood, d.deadline, d.known,
+		d.files, d.stats, d.statSeconds, d.opens, d.openSeconds, d.lastGood, d.deadline, d.known, d.stopped,
 	} {
 		to <- desc
 	}
@@ -153,6 +158,19 @@ func (f *fleet) Collect(to chan<- prometheus.Metric) {
 			f.collectFiler(gauge, &now.Filers[i])
 		}
 		f.collectTotals(to, now.Filers)
+	}
+	stopped := map[string]int{}
+	for i := range now.Stops {
+		switch s := &now.Stops[i]; {
+		case !s.Waits():
+		case s.Shard == 0:
+			stopped["repository"]++
+		default:
+			stopped["shard"]++
+		}
+	}
+	for _, of := range []string{"repository", "shard"} {
+		gauge(f.descs.stopped, float64(stopped[of]), of)
 	}
 	// In an outage the shards' times stay as they are: an alert about a shard must not end because
 	// the index cannot be queried.

@@ -30,9 +30,9 @@ type Metrics struct {
 func NewMetrics(service, version string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	info := m.gauge("bctl_build_info", "What runs here; always 1.", "service", "version", "go_version")
+	info := m.gauge("bctl_build_info", "Service and version of this process; always 1.", "service", "version", "go_version")
 	info.WithLabelValues(service, version, runtime.Version()).Set(1)
-	m.retries = m.counter("bctl_retries_total", "What had to be tried again, by what it was and the kind of error.", "work", "kind")
+	m.retries = m.counter("bctl_retries_total", "Retries, by work and kind of error.", "work", "kind")
 	return m
 }
 
@@ -41,7 +41,7 @@ func (m *Metrics) Dropped() func() {
 	if m == nil {
 		return func() {}
 	}
-	return m.total("bctl_messages_dropped_total", "Messages that could not be decoded, and were dropped.").Inc
+	return m.total("bctl_messages_dropped_total", "Messages that were dropped because they could not be decoded.").Inc
 }
 
 // Handler serves the metrics; that of nil serves none.
@@ -119,7 +119,7 @@ func (p problems) add(list []backup.Problem) {
 
 // vanished counts files that were gone before they could be backed up.
 func (m *Metrics) vanished() prometheus.Counter {
-	return m.total("bctl_vanished_total", "Files and directories that a walk found, and that were gone when they were to be read.")
+	return m.total("bctl_vanished_total", "Files and directories that a walk found but that were gone before they were read.")
 }
 
 // stages counts the seconds of work in each of the service's stages.
@@ -129,7 +129,7 @@ type stages struct {
 }
 
 func (m *Metrics) stages(names ...string) stages {
-	counter := m.counter("bctl_stage_seconds_total", "Seconds of work by stage, summed over all that do it at a time.", "stage")
+	counter := m.counter("bctl_stage_seconds_total", "Seconds of work by stage, summed over concurrent work.", "stage")
 	s := stages{names: names}
 	for _, name := range names {
 		s.counters = append(s.counters, counter.WithLabelValues(name))
@@ -155,7 +155,7 @@ func addTo(counter prometheus.Counter, v float64) {
 type inHand struct{ working, stalled prometheus.Gauge }
 
 func (m *Metrics) inHand(work string) inHand {
-	gauge := m.gauge("bctl_worker_in_hand", "Tasks or batches that this process has in hand, by whether their filer answers.", "work", "state")
+	gauge := m.gauge("bctl_worker_in_hand", "Tasks or batches that this process works on, by whether their filer answers.", "work", "state")
 	return inHand{gauge.WithLabelValues(work, "working"), gauge.WithLabelValues(work, "stalled")}
 }
 

@@ -94,6 +94,10 @@ func TestOnlyTheKeeperTellsOfTheFleet(t *testing.T) {
 			Running: []backup.Snapshot{{
 				Filer: backup.Filer{Site: "berlin"}, TasksAnnounced: 10, TasksSettled: 2, BatchesAnnounced: 1, BatchesSettled: 1,
 			}},
+			Stops: []index.Stop{
+				{Operators: 1}, {Operators: 2, Confirmed: []string{"alice"}}, {Operators: 1, Confirmed: []string{"alice"}},
+				{Operators: 1, Rejected: "bob", Deletion: index.Deletion{Shard: 7}},
+			},
 			Held: map[backup.FilerID]Held{1: {Tasks: 2, StalledTasks: 1, Batches: 6, StalledBatches: 5}},
 		}, fail
 	}
@@ -109,6 +113,7 @@ func TestOnlyTheKeeperTellsOfTheFleet(t *testing.T) {
 		`bctl_fleet_work{site="berlin",state="open",work="batch"} 0`, `bctl_fleet_work{site="berlin",state="stalled",work="batch"} 1`,
 		`bctl_filer_slots{filer="nas1",work="task"} 7`, `bctl_filer_slots{filer="nas1",work="batch"} 64`,
 		`bctl_filer_stat_seconds_total{filer="nas1"} 0.5`, `bctl_shard_last_good_timestamp_seconds{filer="nas1",shard="home"} 1000`,
+		`bctl_deletions_stopped{of="repository"} 2`, `bctl_deletions_stopped{of="shard"} 0`,
 	)
 	if scrape(t, m); asked != 1 {
 		t.Errorf("asked %d times", asked)

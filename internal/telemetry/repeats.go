@@ -125,7 +125,7 @@ func (p *repeats) end(key string, f *failing) {
 	checked := false
 	if usable := p.usable; usable != nil && f.away != "" {
 		p.mu.Unlock()
-		err := usable(context.Background(), string(f.away))
+		err := usable(context.Background(), f.away.Dependency())
 		p.mu.Lock()
 		if err != nil {
 			f.over.Reset(overAfter)
@@ -141,9 +141,9 @@ func (p *repeats) end(key string, f *failing) {
 	switch {
 	case f.unsaid == 0:
 	case checked:
-		log.Info("outage over: the dependency is usable again", "dependency", string(f.away), "event", f.event, "failures", f.failures, "seconds", seconds)
+		log.Info("outage over: the dependency is usable again", "dependency", f.away.Dependency(), "event", f.event, "failures", f.failures, "seconds", seconds)
 	case f.away != "":
-		log.Info("no failure of this dependency for a minute", "dependency", string(f.away), "event", f.event, "failures", f.failures, "seconds", seconds)
+		log.Info("no failure of this dependency for a minute", "dependency", f.away.Dependency(), "event", f.event, "failures", f.failures, "seconds", seconds)
 	default:
 		log.Info("no failure of this kind for a minute", "event", f.event, "failures", f.failures, "seconds", seconds)
 	}
@@ -157,8 +157,10 @@ func (l *limited) key(r *slog.Record) (string, backup.Away) {
 	var away backup.Away
 	r.Attrs(func(a slog.Attr) bool {
 		err, ok := a.Value.Any().(error)
-		if ok && errors.As(err, &away) {
-			return false
+		if ok {
+			if away = outageOf(err); away != "" {
+				return false
+			}
 		}
 		if ok {
 			about.WriteString("\x00" + a.Key + "\x00" + wording(err))
@@ -170,6 +172,18 @@ func (l *limited) key(r *slog.Record) (string, backup.Away) {
 		return string(away), away
 	}
 	return about.String(), ""
+}
+
+// outageOf returns the outage that an error belongs to; "": it has another cause.
+func outageOf(err error) (away backup.Away) {
+	if refused, ok := errors.AsType[interface {
+		error
+		Outage() backup.Away
+	}](err); ok && refused.Outage() != "" {
+		return refused.Outage()
+	}
+	errors.As(err, &away)
+	return away
 }
 
 // wording returns the text of an error without the words that differ between occurrences: names,

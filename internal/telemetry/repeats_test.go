@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +18,7 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/store"
 )
 
 // A lockedBuffer is written to by timers while a test reads it.
@@ -135,6 +138,51 @@ func TestOutagesAreToldApart(t *testing.T) {
 		after(2 * overAfter)
 		if got := ends(); len(got) != 2 || got[1] != "outage over: the dependency is usable again: nats 10 9" {
 			t.Errorf("NATS is back; logged %q", got)
+		}
+	})
+}
+
+// A full store is one outage, whatever fails because of it. A store that does not answer is
+// another, and one that refuses the credentials a third.
+func TestFullStoreIsOneOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, lines := logged(t)
+		var usable atomic.Bool
+		CheckOutages(l, func(_ context.Context, dependency string) error {
+			if dependency != "store" || !usable.Load() {
+				return fmt.Errorf("%s: %w", dependency, store.ErrFull)
+			}
+			return nil
+		})
+		fails := func(cause error) {
+			err := &store.Error{Store: "s3://b", Op: "put", Name: "packs/1", Kind: cause, Err: errors.New("507")}
+			l.Warn("the store refuses writes", "error", err)
+			l.Warn("the store is full, will retry", "error", err, "attempt", 1)
+			l.Warn("not ready", "error", errors.Join(fmt.Errorf("store: %w", err)))
+			after(10 * time.Second)
+		}
+		for range 9 {
+			fails(store.ErrFull)
+		}
+		fails(backup.StoreAway)
+		for range 2 {
+			fails(fs.ErrPermission)
+		}
+		after(2 * overAfter)
+		usable.Store(true)
+		after(2 * overAfter)
+		var said []string
+		for _, m := range lines() {
+			said = append(said, fmt.Sprint(m["level"], " ", m["msg"], " ", m["dependency"], " ", m["failures"]))
+		}
+		slices.Sort(said[2:]) // they end at the same time
+		want := []string{
+			"WARN the store refuses writes <nil> <nil>", "WARN the store refuses writes <nil> 19",
+			"INFO outage over: the dependency is usable again store 27", "INFO outage over: the dependency is usable again store 3",
+			"INFO outage over: the dependency is usable again store 6", "WARN the store refuses writes <nil> <nil>", "WARN the store refuses writes <nil> <nil>",
+		}
+		if !slices.Equal(said, want) {
+			t.Errorf("%q\nwant %q", said, want)
 		}
 	})
 }

@@ -24,16 +24,16 @@ func (m *Metrics) Scheduler() *Scheduler {
 		return nil
 	}
 	s := &Scheduler{
-		leads:   m.gauge("bctl_scheduler", "1 where this committer begins what policies ask for, else 0.").WithLabelValues(),
-		passed:  m.gauge("bctl_schedule_pass_timestamp_seconds", "When this committer had last begun all that was due and could be, in seconds since 1970; 0: never.").WithLabelValues(),
-		waiting: m.gauge("bctl_schedule_waiting", "Shards that are due, and wait because as many snapshots run as may.").WithLabelValues(),
-		begun:   m.total("bctl_schedule_begun_total", "Snapshots that were begun because a policy asks for them."),
-		missed:  m.total("bctl_schedule_missed_total", "Times at which a shard was to be backed up that passed while it still waited for an earlier one: one snapshot was begun for all."),
+		leads:   m.gauge("bctl_scheduler", "1 if this committer begins the snapshots that policies request, else 0.").WithLabelValues(),
+		passed:  m.gauge("bctl_schedule_pass_timestamp_seconds", "When this committer last completed a pass over the policies, in seconds since 1970; 0: never.").WithLabelValues(),
+		waiting: m.gauge("bctl_schedule_waiting", "Due shards that wait because the maximum number of snapshots is running.").WithLabelValues(),
+		begun:   m.total("bctl_schedule_begun_total", "Snapshots that were begun for policies."),
+		missed:  m.total("bctl_schedule_missed_total", "Scheduled times that passed while the shard still waited for an earlier one. One snapshot is begun for all of them."),
 		late:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "bctl_schedule_late_seconds", Help: "Time from when a shard was due until its snapshot was begun.", Buckets: lateBuckets}),
 		retries: m.Retries("schedule"),
 	}
 	m.registry.MustRegister(s.late)
-	policies := m.gauge("bctl_schedule_policies", "Policies that the scheduler follows, or refuses because it does not understand them.", "state")
+	policies := m.gauge("bctl_schedule_policies", "Policies, by whether the scheduler follows them or refuses them because it does not understand them.", "state")
 	s.followed, s.refused = policies.WithLabelValues("followed"), policies.WithLabelValues("refused")
 	return s
 }

@@ -27,7 +27,7 @@ func (m *Metrics) Walker() *Walker {
 	return &Walker{
 		entries:     m.total("bctl_walk_entries_total", "Entries walked: files and directories."),
 		directories: m.total("bctl_walk_directories_total", "Directories walked."),
-		stats:       m.total("bctl_walk_stats_total", "Stats that filers were asked for."),
+		stats:       m.total("bctl_walk_stats_total", "Stats requested from filers."),
 		statSeconds: m.total("bctl_walk_stat_seconds_total", "Seconds that filers took for stats."),
 		vanished:    m.vanished(),
 		slices:      m.seconds("bctl_walk_slice_seconds", "Time of one walk task, until its result was sent."),
@@ -95,12 +95,12 @@ func (m *Metrics) Reader() *Reader {
 	return &Reader{
 		readBytes:   m.total("bctl_read_bytes_total", "Bytes read from filers."),
 		newBytes:    m.total("bctl_new_bytes_total", "Bytes read from filers that were not stored before."),
-		storedBytes: m.total("bctl_stored_bytes_total", "What packs grew by, for bytes that were new: compressed and sealed."),
+		storedBytes: m.total("bctl_stored_bytes_total", "Bytes that new content added to packs, after compression and encryption."),
 		vanished:    m.vanished(),
-		lost:        m.total("bctl_packs_lost_total", "Packs that this reader needed, and that the store lacks, or has a part of; content of theirs had no other copy."),
-		packBytes:   m.total("bctl_pack_put_bytes_total", "Bytes of packs that the store has taken."),
+		lost:        m.total("bctl_packs_lost_total", "Packs that this reader needed and that the store lacks or has only in part, and whose content has no other copy."),
+		packBytes:   m.total("bctl_pack_put_bytes_total", "Bytes of packs that were uploaded to the store."),
 		batches:     m.seconds("bctl_read_batch_seconds", "Time of one read batch, until its result was sent."),
-		puts:        m.seconds("bctl_pack_put_seconds", "Time that the store took to take one pack."),
+		puts:        m.seconds("bctl_pack_put_seconds", "Time of the upload of one pack."),
 		hand:        m.inHand("batch"), stages: m.stages("read", "hash", "compress", "seal", "upload"),
 		problems: m.problems(), retries: m.Retries("batch"),
 	}
@@ -179,26 +179,26 @@ func (m *Metrics) Committer() *Committer {
 		results: map[string]map[string]prometheus.Counter{}, handedOut: map[string]prometheus.Counter{}, ended: map[string]prometheus.Counter{}, died: map[string]prometheus.Counter{},
 		stages: m.stages("commit"), retries: m.Retries("commit"),
 	}
-	counter := m.counter("bctl_results_total", "Results of workers, by what became of them.", "result", "outcome")
+	counter := m.counter("bctl_results_total", "Results of workers, by outcome.", "result", "outcome")
 	for _, result := range results {
 		c.results[result] = map[string]prometheus.Counter{}
 		for _, outcome := range outcomes {
 			c.results[result][outcome] = counter.WithLabelValues(result, outcome)
 		}
 	}
-	out := m.counter("bctl_handed_out_total", "Attempts at tasks and batches that were handed out.", "work")
+	out := m.counter("bctl_handed_out_total", "Attempts at tasks and batches that were assigned.", "work")
 	for _, work := range []string{"task", "batch"} {
 		c.handedOut[work] = out.WithLabelValues(work)
 	}
-	died := m.counter("bctl_workers_died_total", "Workers that died with work in hand, as this committer has found while it led, by what they had.", "work")
+	died := m.counter("bctl_workers_died_total", "Workers that died with work in progress, by kind of work, as this committer found while it led.", "work")
 	for _, work := range []string{"task", "batch"} {
 		c.died[work] = died.WithLabelValues(work)
 	}
-	ended := m.counter("bctl_snapshots_ended_total", "Snapshots that this committer has ended, by how.", "state")
+	ended := m.counter("bctl_snapshots_ended_total", "Snapshots that this committer has ended, by final state.", "state")
 	for _, state := range []string{string(backup.Committed), string(backup.Failed), Cancelled} {
 		c.ended[state] = ended.WithLabelValues(state)
 	}
-	c.keeper = m.gauge("bctl_keeper", "1 where this committer leads, else 0.").WithLabelValues()
+	c.keeper = m.gauge("bctl_keeper", "1 if this committer leads, else 0.").WithLabelValues()
 	c.fleet = newFleet()
 	m.registry.MustRegister(c.fleet)
 	return c

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 var (
@@ -29,8 +29,8 @@ type program struct {
 
 var resolved sync.Map // name → func() (string, error)
 
-// path returns where the program is, after building it if it has to. It skips the
-// test where that takes minutes and nobody asked for them.
+// path returns the path of the program, and builds the program if necessary. It skips the test if
+// building takes minutes, and the target that includes this is not set.
 func (p program) path(t testing.TB) string {
 	t.Helper()
 	skipIfShort(t)
@@ -39,7 +39,7 @@ func (p program) path(t testing.TB) string {
 	}
 	path, err := p.find()
 	if err != nil {
-		t.Fatalf("no %s: set %s to its path, or see why it cannot be built: %v", p.name, p.setting, err)
+		t.Fatalf("%s cannot be built; its path can be set with %s: %v", p.name, p.setting, err)
 	}
 	return path
 }

@@ -18,29 +18,31 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrNoPostgres says that no Postgres server is installed, and what to do.
+// ErrNoPostgres reports that no Postgres server is installed.
 var ErrNoPostgres = errors.New("no Postgres server: install one (Debian: apt-get install postgresql) or set TEST_POSTGRES_DSN")
 
-// Cluster is a private Postgres server in a temporary directory, on a loopback port, with a random password.
+// Cluster is a private Postgres server in a temporary directory, on a loopback port, with a random
+// password.
 type Cluster struct {
 	process   *Process
 	directory string
 	dsn       string
 	janitor   *exec.Cmd
-	lifeline  io.Closer // the janitor's standard input, held open until Close or our end
+	lifeline  io.Closer // the janitor's standard input, open until Close or the end of this process
 }
 
-// Durability says what a cluster's commits survive.
+// Durability is what a cluster's commits survive.
 type Durability bool
 
-// Commits of a Durable cluster survive a power cut. A Fast one keeps no promise beyond the process: right for
-// conformance tests, which would otherwise wait for the disk.
+// Commits of a Durable cluster survive a power cut. Those of a Fast one survive only the process.
+// That suffices for conformance tests, which would otherwise wait for the disk.
 const (
 	Fast    Durability = false
 	Durable Durability = true
 )
 
-// OpenCluster makes a cluster and starts it. Close it. Tests call Postgres or PostgresServer instead.
+// OpenCluster creates a cluster and starts it. The caller must call Close. Tests call Postgres or
+// PostgresServer instead.
 func OpenCluster(durability Durability) (*Cluster, error) {
 	initdb, postgres, err := postgresPrograms()
 	if err != nil {
@@ -76,7 +78,7 @@ func (c *Cluster) initialize(initdb, postgres string, credential *syscall.Creden
 		return err
 	}
 	data := filepath.Join(c.directory, "data")
-	// A password, because a superuser's loopback port is otherwise a way in for every user of the machine.
+	// A password is needed, because otherwise every user of the machine could connect as superuser.
 	command := exec.Command(initdb, "--pgdata", data, "--username", "bctl", "--pwfile", passwordFile,
 		"--auth", "password", "--encoding", "UTF8", "--locale", "C", "--no-sync")
 	command.Dir = c.directory
@@ -121,7 +123,7 @@ func pingPostgres(ctx context.Context, dsn string) error {
 	return conn.Close(ctx)
 }
 
-// DSN returns where the cluster's "postgres" database is.
+// DSN returns the DSN of the cluster's database "postgres".
 func (c *Cluster) DSN() string { return c.dsn }
 
 // Close stops the cluster and removes it.
@@ -134,8 +136,9 @@ func (c *Cluster) remove() error {
 	return errors.Join(os.RemoveAll(c.directory), c.lifeline.Close(), c.janitor.Wait())
 }
 
-// startJanitor starts a process that removes the directory once we and the server have ended, however we did:
-// nobody else does that for a cluster that all tests of a binary share, or when a run is killed.
+// startJanitor starts a process that removes the directory when this process and the server have
+// ended in any way. Otherwise the directory would remain if a run is killed, or if all tests of a
+// binary share the cluster.
 func (c *Cluster) startJanitor() error {
 	script := `cat >/dev/null
 while pid=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null) && kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
@@ -153,7 +156,8 @@ rm -rf -- "$1"`
 func postgresPrograms() (initdb, postgres string, err error) {
 	directories := []string{}
 	if path, err := exec.LookPath("initdb"); err == nil {
-		// Debian and others link single programs into PATH: the rest is beside what the link leads to.
+		// Debian and others link single programs into PATH. The others are beside the link's
+		// target.
 		if path, err = filepath.EvalSymlinks(path); err == nil {
 			directories = append(directories, filepath.Dir(path))
 		}
@@ -179,7 +183,8 @@ func isProgram(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// postgresCredential returns whom the server runs as when we are root, which it refuses to be.
+// postgresCredential returns the user to run the server as if this process runs as root, because
+// the server refuses to run as root. Otherwise it returns nil.
 func postgresCredential() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil

@@ -1,20 +1,22 @@
-// Package testenv gives tests real servers: Postgres, NATS JetStream and two S3-compatible stores, as
-// processes of this machine, each on a loopback port of its own.
+// Package testenv gives tests real servers: Postgres, NATS JetStream and two S3-compatible stores,
+// as processes of this machine, each on a loopback port of its own.
 //
 //	dsn := testenv.Postgres(t)                  // a fresh database
 //	server := testenv.NATS(t)                   // JetStream, server.Kill(), server.Restart()
 //	nodes := testenv.NATSCluster(t, 3)          // nodes[1].Kill()
 //	s3 := testenv.VersityGW(t)                  // or testenv.Minio(t): a fresh bucket
 //
-// Servers that speak TLS only, as an installation of bctl deploy wants them (in place, for these addresses):
+// Servers that speak TLS only, as an installation of bctl deploy wants them (in place, for these
+// addresses):
 //
 //	locked := server.Lock(t, dir+"/postgres")               // of PostgresServer
 //	s3 := testenv.LockVersityGW(t, dir+"/s3", port)         // or testenv.LockMinio
 //
-// What a test starts is killed when the test ends, its output is in the test's log when the test failed, and
-// it dies with the test binary however that ends. A server that cannot be had fails the test with one line
-// that says what to do: a suite that skips what it cannot run proves nothing. Only -short skips, and tests with an
-// S3 server belong to make test-s3 (package testtarget), because these servers take minutes to build.
+// What a test starts is killed when the test ends, its output is in the test's log when the test
+// failed, and it dies with the test binary however that ends. A server that cannot be had fails the
+// test with one line that says what to do: a suite that skips what it cannot run proves nothing.
+// Only -short skips, and tests with an S3 server belong to make test-s3 (package testtarget),
+// because these servers take minutes to build.
 //
 // Where programs come from:
 //

@@ -8,16 +8,16 @@ import (
 	"testing"
 )
 
-// NATSServer is a nats-server process with JetStream on a loopback port. Kill, Restart, Stop and the rest come
-// from Process; a restart keeps the port and the store.
+// NATSServer is a nats-server process with JetStream on a loopback port. A restart keeps the port
+// and the store.
 type NATSServer struct {
 	*Process
-	StoreDir   string // what JetStream keeps
+	StoreDir   string // JetStream's directory
 	MonitorURL string // the server's HTTP monitoring: /jsz, /connz, /varz
 	url        string
 }
 
-// NATS starts a nats-server. More configuration, such as accounts and permissions, is added as it is to the
+// NATS starts a nats-server. It appends the configuration, such as accounts and permissions, to the
 // server's configuration file.
 func NATS(t testing.TB, configuration ...string) *NATSServer {
 	t.Helper()
@@ -44,7 +44,7 @@ func NATS(t testing.TB, configuration ...string) *NATSServer {
 	return server
 }
 
-// URL returns where clients connect, as nats://host:port.
+// URL returns the server's address for clients, as nats://host:port.
 func (s *NATSServer) URL() string { return s.url }
 
 func mustPort(t testing.TB) int {

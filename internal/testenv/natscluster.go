@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// NATSNodes are nats-servers that form one cluster with JetStream, for streams of several replicas. Each can be killed,
-// paused and started again by itself.
+// NATSNodes are nats-servers that form one cluster with JetStream, for streams of several replicas.
+// Each can be killed, paused and started again by itself.
 type NATSNodes []*NATSServer
 
 // NATSCluster starts a cluster of n nodes, and returns when it has a leader.

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// FreeNATS returns addresses for the NATS servers of an installation, each on a loopback address of its own.
+// FreeNATS returns addresses for the NATS servers of an installation, each on a loopback address of
+// its own.
 func FreeNATS(t testing.TB, n int) (addresses []string) {
 	t.Helper()
 	for i := range n {
@@ -27,8 +28,9 @@ func FreeNATS(t testing.TB, n int) (addresses []string) {
 	return addresses
 }
 
-// LockNATS starts the NATS servers of an installation (bctl deploy init --in-place), each with the configuration
-// in its folder, nats/HOST. What a test adds is a monitoring port, to know when it is ready.
+// LockNATS starts the NATS servers of an installation (bctl deploy init --in-place), each with the
+// configuration in its folder, nats/HOST. What a test adds is a monitoring port, to know when it is
+// ready.
 func LockNATS(t testing.TB, installation string) NATSNodes {
 	t.Helper()
 	path := natsServer.path(t)
@@ -42,7 +44,7 @@ func LockNATS(t testing.TB, installation string) NATSNodes {
 		monitorPort := mustPort(t)
 		node := &NATSServer{
 			StoreDir:   filepath.Join(folder, "data"),
-			MonitorURL: fmt.Sprintf("http://127.0.0.1:%d", monitorPort),
+			MonitorURL: "http://" + net.JoinHostPort(filepath.Base(folder), strconv.Itoa(monitorPort)),
 			url:        "tls://" + net.JoinHostPort(filepath.Base(folder), listenPort(t, config)),
 		}
 		node.Process = Start(t, Command{
@@ -59,7 +61,7 @@ func LockNATS(t testing.TB, installation string) NATSNodes {
 	return nodes
 }
 
-var natsListen = regexp.MustCompile(`(?m)^listen: "0\.0\.0\.0:(\d+)"$`)
+var natsListen = regexp.MustCompile(`(?m)^listen: "(?:0|127)\.0\.0\.\d+:(\d+)"$`)
 
 func listenPort(t testing.TB, config string) string {
 	t.Helper()

@@ -8,8 +8,9 @@ import (
 	"sync"
 )
 
-// Below Linux's ephemeral ports (32768 and up): while a server is down, no outgoing connection can be given
-// its port, not even that of a client that keeps dialling it, which would then talk to itself.
+// Below Linux's ephemeral ports (32768 and up): while a server is down, no outgoing connection can
+// be given its port, not even that of a client that keeps dialling it, which would then talk to
+// itself.
 const (
 	firstPort = 18000
 	lastPort  = 31999
@@ -21,7 +22,8 @@ var portClaims struct {
 	held []net.Listener
 }
 
-// FreePortPair returns a port such that the one so much above it is free as well, and claimed with it.
+// FreePortPair returns a port such that the one so much above it is free as well, and claimed with
+// it.
 func FreePortPair(above int) (int, error) {
 	for range 50 {
 		port, err := FreePort()
@@ -42,13 +44,15 @@ func FreePortPair(above int) (int, error) {
 	return 0, errors.New("no free pair of loopback ports")
 }
 
-// FreePort returns a loopback TCP port that no other test on this machine is given while this process runs.
+// FreePort returns a loopback TCP port that no other test on this machine is given while this
+// process runs.
 func FreePort() (int, error) {
 	portClaims.Lock()
 	defer portClaims.Unlock()
 	for range 200 {
 		port := firstPort + rand.IntN(lastPort-firstPort+1)
-		// An abstract socket is a lock that leaves no file behind, and that a killed process lets go of.
+		// An abstract socket is a lock that leaves no file behind, and that a killed process lets
+		// go of.
 		claim, err := net.Listen("unix", fmt.Sprintf("@bctl-testenv-port-%d", port))
 		if err != nil {
 			continue

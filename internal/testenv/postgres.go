@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,10 +18,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Postgres returns the DSN (postgres://…) of a fresh, empty database, which is dropped when the test ends. It is
-// in the server of TEST_POSTGRES_DSN, whose user must be allowed to create databases, or in a private cluster
-// that all tests of the binary share. Commits are not durable there: a test that pulls the plug wants
-// PostgresServer.
+// Postgres returns the DSN (postgres://…) of a fresh, empty database, which is dropped when the
+// test ends. It is in the server of TEST_POSTGRES_DSN, whose user must be allowed to create
+// databases, or in a private cluster that all tests of the binary share. Commits are not durable
+// there: a test that pulls the plug wants PostgresServer.
 func Postgres(t testing.TB) string {
 	t.Helper()
 	skipIfShort(t)
@@ -34,15 +36,16 @@ func Postgres(t testing.TB) string {
 	return newDatabase(t, dsn, "template1")
 }
 
-// ShiftClock shifts the clock that a database has for the connections that are made from now on: it is as if
-// the machines that use it were ahead by as much, where by is negative.
+// ShiftClock shifts the clock that a database has for the connections that are made from now on: it
+// is as if the machines that use it were ahead by as much, where by is negative.
 func ShiftClock(t testing.TB, dsn string, by time.Duration) {
 	t.Helper()
 	shiftClock(t, dsn, by, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = "+shiftedPath+"', current_database()); END $$")
 }
 
-// ShiftedClock returns a DSN for the same database whose connections have a shifted clock, as ShiftClock has it: the machine that
-// uses it is ahead by as much of the others, where by is negative.
+// ShiftedClock returns a DSN for the same database whose connections have a shifted clock, as
+// ShiftClock has it: the machine that uses it is ahead by as much of the others, where by is
+// negative.
 func ShiftedClock(t testing.TB, dsn string, by time.Duration) string {
 	t.Helper()
 	shiftClock(t, dsn, by)
@@ -73,7 +76,8 @@ func shiftClock(t testing.TB, dsn string, by time.Duration, more ...string) {
 	}
 }
 
-// PostgresCopy is Postgres with what a database that Postgres returned has. Nobody may be connected to that.
+// PostgresCopy is Postgres with what a database that Postgres returned has. Nobody may be connected
+// to that.
 func PostgresCopy(t testing.TB, dsn string) string {
 	t.Helper()
 	address, err := url.Parse(dsn)
@@ -85,7 +89,8 @@ func PostgresCopy(t testing.TB, dsn string) string {
 	return newDatabase(t, address.String(), template)
 }
 
-// sharedCluster lives as long as the test binary: the server dies with it, and its janitor then tidies up.
+// sharedCluster lives as long as the test binary: the server dies with it, and its janitor then
+// tidies up.
 var sharedCluster = sync.OnceValues(func() (*Cluster, error) { return OpenCluster(Fast) })
 
 // newDatabase makes a copy of the template in the server that dsn is a database of.
@@ -133,7 +138,8 @@ func executeOn(dsn, statement string) error {
 	}
 }
 
-// ClusterServer is a Postgres server of one test's own, with fsync on, for tests that stop and start it.
+// ClusterServer is a Postgres server of one test's own, with fsync on, for tests that stop and
+// start it.
 type ClusterServer struct {
 	cluster *Cluster
 	dsn     string
@@ -172,17 +178,45 @@ func PostgresServer(t testing.TB) *ClusterServer {
 // DSN returns where the test's database is. It stays the same over restarts.
 func (s *ClusterServer) DSN() string { return s.dsn }
 
-// Kill ends the server without a checkpoint: its next start recovers from the log, as after a crash. It is
-// SIGQUIT, because SIGKILL leaves backends that keep the next start from the shared memory for a while.
+// Kill ends the server without a checkpoint: its next start recovers from the log, as after a
+// crash. It is SIGQUIT, because SIGKILL leaves backends that keep the next start from the shared
+// memory for a while.
 func (s *ClusterServer) Kill() { s.cluster.process.stop(syscall.SIGQUIT) }
 
 // Stop ends the server cleanly, without waiting for its clients.
 func (s *ClusterServer) Stop() { s.cluster.process.stop(syscall.SIGINT) }
 
-// Restart kills the server if it runs, starts it again on the same port, and waits until it takes connections.
+// Restart kills the server if it runs, starts it again on the same port, and waits until it takes
+// connections.
 func (s *ClusterServer) Restart() {
 	s.Kill()
 	s.cluster.process.Restart()
+}
+
+// Pause stops the server, with the processes of its connections, until Resume: nothing is answered.
+func (s *ClusterServer) Pause() {
+	s.cluster.process.Pause()
+	s.signalConnections(syscall.SIGSTOP)
+}
+
+// Resume lets a paused server go on.
+func (s *ClusterServer) Resume() {
+	s.signalConnections(syscall.SIGCONT)
+	s.cluster.process.Resume()
+}
+
+// signalConnections sends a signal to the children of the server, which lead groups of their own.
+func (s *ClusterServer) signalConnections(signal syscall.Signal) {
+	pid := strconv.Itoa(s.cluster.process.PID())
+	children, err := os.ReadFile(filepath.Join("/proc", pid, "task", pid, "children"))
+	if err != nil {
+		return // it has ended
+	}
+	for _, child := range strings.Fields(string(children)) {
+		if pid, err := strconv.Atoi(child); err == nil {
+			_ = syscall.Kill(pid, signal) // it may end at this moment
+		}
+	}
 }
 
 // Process gives the server's process, to hang it (SIGSTOP) or read its output.

@@ -15,17 +15,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Locked is a ClusterServer that is configured with the folder "postgres" of an installation (bctl deploy
-// init, with paths that lead into it): its TLS, its roles, and its database. In front of the installation's
-// pg_hba.conf is one line for the test's own superuser, whose DSN is Superuser's.
+// Locked is a ClusterServer that uses the folder "postgres" of an installation of bctl deploy init:
+// its TLS, its roles, and its database. The paths in its configuration lead into the folder. Before
+// the lines of the installation's pg_hba.conf is one for the test's own superuser (Superuser).
 type Locked struct {
 	*ClusterServer
 	folder string
 }
 
-// Lock runs the installation's roles.sql on the server, and restarts it configured with the rest of folder. The server's user is
-// made the owner of the folder's files, and may pass the folders above it. The installation's address of the
-// database is Address, and its server must be called that.
+// Lock runs the installation's roles.sql on the server, and restarts the server with the
+// configuration of the folder. It makes the server's user the owner of the folder's files, and lets
+// that user pass the folders above. The installation must name the server by its Address.
 func (s *ClusterServer) Lock(t testing.TB, folder string) *Locked {
 	t.Helper()
 	l := &Locked{s, folder}
@@ -53,7 +53,7 @@ func (l *Locked) Superuser() string { return l.cluster.DSN() }
 func (s *ClusterServer) Address() (host string, port uint16) {
 	config, err := pgx.ParseConfig(s.cluster.DSN())
 	if err != nil {
-		panic(err) // we have made it
+		panic(err) // the package has made the DSN
 	}
 	return config.Host, config.Port
 }
@@ -77,7 +77,8 @@ func Psql(t testing.TB, dsn, file string) {
 	}
 }
 
-// Reload has the server read what a rotation or a retirement has changed in the folder, and returns when it has.
+// Reload makes the server read its configuration again, after a rotation or a retirement, and
+// returns when the server has done so.
 func (l *Locked) Reload(t testing.TB) {
 	t.Helper()
 	l.give(t)
@@ -98,7 +99,7 @@ func (l *Locked) Reload(t testing.TB) {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for {
-		// A session takes it over with its next statement, from the process that new sessions come from.
+		// A session takes over a configuration that the server has read with its next statement.
 		var now time.Time
 		if err := conn.QueryRow(ctx, "SELECT pg_conf_load_time()").Scan(&now); err != nil {
 			t.Fatal(err)
@@ -138,7 +139,8 @@ func (l *Locked) give(t testing.TB) {
 	}
 }
 
-// own gives a folder of a test to a user, who may pass the folders above it that are ours.
+// own makes a user the owner of a test's folder, and lets the user pass the temporary folders
+// above.
 func own(folder string, credential *syscall.Credential) error {
 	temporary := filepath.Clean(os.TempDir())
 	for up := filepath.Dir(folder); strings.HasPrefix(up, temporary+"/"); up = filepath.Dir(up) {

@@ -22,29 +22,30 @@ const (
 	readyWithin = 2 * time.Minute // generous: two cores may be running a dozen race-detector builds
 	stopWithin  = time.Minute
 	pollEvery   = 20 * time.Millisecond
-	logTail     = 16 << 10 // bytes of a process's output that a failed test shows
+	logTail     = 16 << 10 // bytes of a process's output that a failed test prints
 )
 
-// Command says how to run a program.
+// Command describes how to run a program.
 type Command struct {
 	Name string   // for messages
-	Path string   // the program; looked up in PATH when it has no slash
+	Path string   // the program; looked up in PATH if it contains no slash
 	Args []string // without the program's name
 	Env  []string // added to the environment of the test
-	Dir  string   // working directory; the test's own when empty
+	Dir  string   // working directory; empty: that of the test
 
-	// Ready is polled until it returns nil: TCPReady, HTTPReady or another. Nil: ready once started.
+	// Ready is polled until it returns nil: TCPReady, HTTPReady or another. Nil: ready once
+	// started.
 	Ready func(context.Context) error
 
-	// Credential, when the program must not run as the test's user.
+	// Credential is the user to run the program as; nil: the test's user.
 	Credential *syscall.Credential
 
 	// DeathSignal is sent when the test binary dies. The default is SIGKILL.
 	DeathSignal syscall.Signal
 }
 
-// Process is a program that a test started. Its methods may be called from any goroutine, except Restart,
-// which fails the test and so belongs to the test's own.
+// Process is a program that a test started. Its methods may be called from any goroutine, except
+// Restart, which may fail the test and must be called from the test's goroutine.
 type Process struct {
 	command Command
 	logPath string
@@ -61,8 +62,8 @@ type execution struct {
 	err    error         // valid once exited is closed
 }
 
-// Start runs the command and returns when it is ready. It is killed when the test ends, and with the test
-// binary; if the test failed, the end of its output is logged.
+// Start runs the command and returns when it is ready. The process is killed when the test or the
+// test binary ends. If the test failed, the end of the process's output is logged.
 func Start(t testing.TB, command Command) *Process {
 	t.Helper()
 	p, err := start(command, filepath.Join(t.TempDir(), "output"))
@@ -79,7 +80,7 @@ func Start(t testing.TB, command Command) *Process {
 	return p
 }
 
-// start is Start without a test: whoever calls it must Kill or Stop what it returns.
+// start is Start without a test. The caller must Kill or Stop the process.
 func start(command Command, logPath string) (*Process, error) {
 	if command.DeathSignal == 0 {
 		command.DeathSignal = syscall.SIGKILL
@@ -101,7 +102,8 @@ func (p *Process) launch() error {
 	cmd := exec.Command(p.command.Path, p.command.Args...)
 	cmd.Env = append(os.Environ(), p.command.Env...)
 	cmd.Dir = p.command.Dir
-	// A file, not a pipe: the child then needs no goroutine here, and a grandchild cannot keep Wait waiting.
+	// The output goes to a file, not to a pipe: a pipe needs a goroutine here, and a grandchild
+	// that keeps it open would delay Wait.
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid:    true, // so that an interrupt typed at the terminal reaches the test, which then cleans up
@@ -153,8 +155,8 @@ func (p *Process) awaitReady(exited <-chan struct{}) error {
 	}
 }
 
-// Restart stops the process if it runs (SIGKILL) and runs the same command again: same port, same files. It
-// returns when it is ready, and fails the test when that does not happen.
+// Restart kills the process if it runs, and runs the same command again, with the same port and
+// files. It returns when the process is ready, and fails the test if it does not become ready.
 func (p *Process) Restart() {
 	p.Kill()
 	if err := p.launch(); err != nil {
@@ -162,13 +164,14 @@ func (p *Process) Restart() {
 	}
 }
 
-// Kill ends the process and what it started with SIGKILL, as a power cut would, and returns when it is gone.
+// Kill ends the process and its children with SIGKILL, as abruptly as a power cut, and returns when
+// the process has ended.
 func (p *Process) Kill() {
 	p.Signal(syscall.SIGKILL)
 	_ = p.Wait()
 }
 
-// Stop asks the process to end (SIGTERM), gives it a minute, then kills it.
+// Stop asks the process to end (SIGTERM), and kills it if it has not ended after stopWithin.
 func (p *Process) Stop() { p.stop(syscall.SIGTERM) }
 
 func (p *Process) stop(signal syscall.Signal) {
@@ -180,8 +183,7 @@ func (p *Process) stop(signal syscall.Signal) {
 	}
 }
 
-// Signal sends a signal to the process and its children: SIGSTOP and SIGCONT make it hang and go on.
-// Nothing happens when it has exited.
+// Signal sends a signal to the process and its children. It does nothing if the process has exited.
 func (p *Process) Signal(signal syscall.Signal) {
 	if p.Running() {
 		_ = syscall.Kill(-p.PID(), signal)
@@ -193,7 +195,7 @@ func (p *Process) Signal(signal syscall.Signal) {
 func (p *Process) Pause() {
 	p.Signal(syscall.SIGSTOP)
 	for p.Running() {
-		// WNOWAIT: that the process has ended is for exec.Cmd to find out.
+		// WNOWAIT leaves the exit status of the process to exec.Cmd.
 		err := unix.Waitid(unix.P_PID, p.PID(), nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
 		if !errors.Is(err, unix.EINTR) {
 			return
@@ -201,7 +203,7 @@ func (p *Process) Pause() {
 	}
 }
 
-// Resume lets a paused process go on.
+// Resume lets a paused process continue.
 func (p *Process) Resume() { p.Signal(syscall.SIGCONT) }
 
 // Wait returns when the process has exited, with the error of exec.Cmd.Wait.
@@ -230,10 +232,10 @@ func (p *Process) execution() *execution {
 	return p.latest
 }
 
-// LogFile is where all is that the process wrote to standard output and error, over all its starts.
+// LogFile returns the file with the standard output and error of all starts of the process.
 func (p *Process) LogFile() string { return p.logPath }
 
-// Output returns the last 16 KiB that the process wrote to standard output and error, over all its starts.
+// Output returns the last logTail bytes of LogFile.
 func (p *Process) Output() string {
 	file, err := os.Open(p.logPath)
 	if err != nil {
@@ -263,7 +265,7 @@ func TCPReady(address string) func(context.Context) error {
 	}
 }
 
-// HTTPReady is a Command.Ready that is satisfied when a GET of the URL answers 2xx.
+// HTTPReady is a Command.Ready that is satisfied when a GET of the URL returns a status 2xx.
 func HTTPReady(url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)

@@ -13,8 +13,8 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// S3Server is an S3-compatible server process on a loopback port, plain HTTP, over a directory. Kill, Restart,
-// Stop and the rest come from Process; a restart keeps the port and the directory.
+// S3Server is an S3-compatible server process on a loopback port, plain HTTP, over a directory.
+// Kill, Restart, Stop and the rest come from Process; a restart keeps the port and the directory.
 type S3Server struct {
 	*Process
 	Endpoint  string // host:port

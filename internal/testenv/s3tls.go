@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// LockedS3 is an S3Server that is configured with the folder "s3" of an installation (bctl deploy init):
-// its certificate, its accounts, and the bucket and policies that apply.sh makes.
-// AccessKey and SecretKey are the root user's.
+// LockedS3 is an S3Server that is configured with the folder "s3" of an installation (bctl deploy
+// init): its certificate, its accounts, and the bucket and policies that apply.sh makes. AccessKey
+// and SecretKey are the root user's.
 type LockedS3 struct {
 	*Process
 	Endpoint  string // host:port
@@ -29,7 +29,8 @@ type LockedS3 struct {
 	folder    string
 }
 
-// LockVersityGW starts a versitygw at this port of 127.0.0.1, for which the installation's endpoint is made.
+// LockVersityGW starts a versitygw at this port of 127.0.0.1, for which the installation's endpoint
+// is made.
 func LockVersityGW(t testing.TB, folder string, port int) *LockedS3 {
 	t.Helper()
 	path := versitygw.path(t)
@@ -111,7 +112,8 @@ func newLockedS3(t testing.TB, folder string, port int) *LockedS3 {
 	}
 }
 
-// ready is HTTPReady of a server that has the installation's certificate, also after a rotation of its authority.
+// ready is HTTPReady of a server that has the installation's certificate, also after a rotation of
+// its authority.
 func (s *LockedS3) ready(path string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		authority, err := os.ReadFile(filepath.Join(s.folder, "ca.pem"))

@@ -14,9 +14,10 @@ type spawnRequest struct {
 var spawner = sync.OnceValue(func() chan<- spawnRequest {
 	requests := make(chan spawnRequest)
 	go func() {
-		// The kernel sends Pdeathsig when the thread that forked exits, not the process. Any other thread may
-		// end early: Go ends one when a goroutine that is locked to it returns, as tests that enter a namespace do.
-		// This one is never unlocked and never returns, so it ends with the process.
+		// The kernel sends Pdeathsig when the thread that forked exits, not the process. Any other
+		// thread may end early: Go ends one when a goroutine that is locked to it returns, as tests
+		// that enter a namespace do. This one is never unlocked and never returns, so it ends with
+		// the process.
 		runtime.LockOSThread()
 		for request := range requests {
 			request.started <- request.command.Start()

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Terminal is what a person looks at: a command that has TTY as its stdout shows there what it shows on a terminal.
+// A Terminal is what a person looks at: a command that has TTY as its stdout shows there what it
+// shows on a terminal.
 type Terminal struct {
 	TTY *os.File
 
@@ -62,7 +63,8 @@ func (s *Terminal) Resize(columns, lines int) {
 	}
 }
 
-// read takes what is drawn until the terminal is closed. A screen begins at home, and ends by erasing what is below.
+// read takes what is drawn until the terminal is closed. A screen begins at home, and ends by
+// erasing what is below.
 func (s *Terminal) read() {
 	buffer := make([]byte, 64<<10)
 	for {

@@ -11,5 +11,5 @@ import (
 
 func main() {
 	process.TuneMemory()
-	os.Exit(cli.Main(cli.Services{Walker: serve.Walker, Reader: serve.Reader, Committer: serve.Committer}))
+	os.Exit(cli.Main(cli.Services{Walker: serve.Walker, Reader: serve.Reader, Committer: serve.Committer, Pruner: serve.Pruner}))
 }

@@ -3581,6 +3581,7 @@ type SnapshotMutation struct {
 	state                *string
 	reason               *string
 	bad                  *string
+	forgotten            *time.Time
 	started              *time.Time
 	sort_time            *time.Time
 	committed            *time.Time
@@ -4129,6 +4130,55 @@ func (m *SnapshotMutation) OldBad(ctx context.Context) (v string, err error) {
 // ResetBad resets all changes to the "bad" field.
 func (m *SnapshotMutation) ResetBad() {
 	m.bad = nil
+}
+
+// SetForgotten sets the "forgotten" field.
+func (m *SnapshotMutation) SetForgotten(t time.Time) {
+	m.forgotten = &t
+}
+
+// Forgotten returns the value of the "forgotten" field in the mutation.
+func (m *SnapshotMutation) Forgotten() (r time.Time, exists bool) {
+	v := m.forgotten
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldForgotten returns the old "forgotten" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldForgotten(ctx context.Context) (v *time.Time, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldForgotten is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldForgotten requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldForgotten: %w", err)
+	}
+	return oldValue.Forgotten, nil
+}
+
+// ClearForgotten clears the value of the "forgotten" field.
+func (m *SnapshotMutation) ClearForgotten() {
+	m.forgotten = nil
+	m.clearedFields[snapshot.FieldForgotten] = struct{}{}
+}
+
+// ForgottenCleared returns if the "forgotten" field was cleared in this mutation.
+func (m *SnapshotMutation) ForgottenCleared() bool {
+	_, ok := m.clearedFields[snapshot.FieldForgotten]
+	return ok
+}
+
+// ResetForgotten resets all changes to the "forgotten" field.
+func (m *SnapshotMutation) ResetForgotten() {
+	m.forgotten = nil
+	delete(m.clearedFields, snapshot.FieldForgotten)
 }
 
 // SetStarted sets the "started" field.
@@ -6529,7 +6579,7 @@ func (m *SnapshotMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *SnapshotMutation) Fields() []string {
-	fields := make([]string, 0, 54)
+	fields := make([]string, 0, 55)
 	if m.shard != nil {
 		fields = append(fields, snapshot.FieldShardID)
 	}
@@ -6553,6 +6603,9 @@ func (m *SnapshotMutation) Fields() []string {
 	}
 	if m.bad != nil {
 		fields = append(fields, snapshot.FieldBad)
+	}
+	if m.forgotten != nil {
+		fields = append(fields, snapshot.FieldForgotten)
 	}
 	if m.started != nil {
 		fields = append(fields, snapshot.FieldStarted)
@@ -6716,6 +6769,8 @@ func (m *SnapshotMutation) Field(name string) (ent.Value, bool) {
 		return m.Reason()
 	case snapshot.FieldBad:
 		return m.Bad()
+	case snapshot.FieldForgotten:
+		return m.Forgotten()
 	case snapshot.FieldStarted:
 		return m.Started()
 	case snapshot.FieldSortTime:
@@ -6833,6 +6888,8 @@ func (m *SnapshotMutation) OldField(ctx context.Context, name string) (ent.Value
 		return m.OldReason(ctx)
 	case snapshot.FieldBad:
 		return m.OldBad(ctx)
+	case snapshot.FieldForgotten:
+		return m.OldForgotten(ctx)
 	case snapshot.FieldStarted:
 		return m.OldStarted(ctx)
 	case snapshot.FieldSortTime:
@@ -6989,6 +7046,13 @@ func (m *SnapshotMutation) SetField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.SetBad(v)
+		return nil
+	case snapshot.FieldForgotten:
+		v, ok := value.(time.Time)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetForgotten(v)
 		return nil
 	case snapshot.FieldStarted:
 		v, ok := value.(time.Time)
@@ -7744,6 +7808,9 @@ func (m *SnapshotMutation) ClearedFields() []string {
 	if m.FieldCleared(snapshot.FieldBaseID) {
 		fields = append(fields, snapshot.FieldBaseID)
 	}
+	if m.FieldCleared(snapshot.FieldForgotten) {
+		fields = append(fields, snapshot.FieldForgotten)
+	}
 	if m.FieldCleared(snapshot.FieldCommitted) {
 		fields = append(fields, snapshot.FieldCommitted)
 	}
@@ -7775,6 +7842,9 @@ func (m *SnapshotMutation) ClearField(name string) error {
 	switch name {
 	case snapshot.FieldBaseID:
 		m.ClearBaseID()
+		return nil
+	case snapshot.FieldForgotten:
+		m.ClearForgotten()
 		return nil
 	case snapshot.FieldCommitted:
 		m.ClearCommitted()
@@ -7822,6 +7892,9 @@ func (m *SnapshotMutation) ResetField(name string) error {
 		return nil
 	case snapshot.FieldBad:
 		m.ResetBad()
+		return nil
+	case snapshot.FieldForgotten:
+		m.ResetForgotten()
 		return nil
 	case snapshot.FieldStarted:
 		m.ResetStarted()

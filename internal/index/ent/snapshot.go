@@ -37,6 +37,8 @@ type Snapshot struct {
 	Reason string `json:"reason,omitempty"`
 	// Bad holds the value of the "bad" field.
 	Bad string `json:"bad,omitempty"`
+	// Forgotten holds the value of the "forgotten" field.
+	Forgotten *time.Time `json:"forgotten,omitempty"`
 	// Started holds the value of the "started" field.
 	Started time.Time `json:"started,omitempty"`
 	// SortTime holds the value of the "sort_time" field.
@@ -172,7 +174,7 @@ func (*Snapshot) scanValues(columns []string) ([]any, error) {
 			values[i] = new(sql.NullInt64)
 		case snapshot.FieldState, snapshot.FieldReason, snapshot.FieldBad, snapshot.FieldSource, snapshot.FieldRoot, snapshot.FieldCancel, snapshot.FieldCommitter:
 			values[i] = new(sql.NullString)
-		case snapshot.FieldStarted, snapshot.FieldSortTime, snapshot.FieldCommitted, snapshot.FieldEnded:
+		case snapshot.FieldForgotten, snapshot.FieldStarted, snapshot.FieldSortTime, snapshot.FieldCommitted, snapshot.FieldEnded:
 			values[i] = new(sql.NullTime)
 		case snapshot.FieldID:
 			values[i] = new(uuid.UUID)
@@ -245,6 +247,13 @@ func (_m *Snapshot) assignValues(columns []string, values []any) error {
 				return fmt.Errorf("unexpected type %T for field bad", values[i])
 			} else if value.Valid {
 				_m.Bad = value.String
+			}
+		case snapshot.FieldForgotten:
+			if value, ok := values[i].(*sql.NullTime); !ok {
+				return fmt.Errorf("unexpected type %T for field forgotten", values[i])
+			} else if value.Valid {
+				_m.Forgotten = new(time.Time)
+				*_m.Forgotten = value.Time
 			}
 		case snapshot.FieldStarted:
 			if value, ok := values[i].(*sql.NullTime); !ok {
@@ -595,6 +604,11 @@ func (_m *Snapshot) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("bad=")
 	builder.WriteString(_m.Bad)
+	builder.WriteString(", ")
+	if v := _m.Forgotten; v != nil {
+		builder.WriteString("forgotten=")
+		builder.WriteString(v.Format(time.ANSIC))
+	}
 	builder.WriteString(", ")
 	builder.WriteString("started=")
 	builder.WriteString(_m.Started.Format(time.ANSIC))

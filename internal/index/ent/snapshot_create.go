@@ -111,6 +111,20 @@ func (_c *SnapshotCreate) SetNillableBad(v *string) *SnapshotCreate {
 	return _c
 }
 
+// SetForgotten sets the "forgotten" field.
+func (_c *SnapshotCreate) SetForgotten(v time.Time) *SnapshotCreate {
+	_c.mutation.SetForgotten(v)
+	return _c
+}
+
+// SetNillableForgotten sets the "forgotten" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableForgotten(v *time.Time) *SnapshotCreate {
+	if v != nil {
+		_c.SetForgotten(*v)
+	}
+	return _c
+}
+
 // SetStarted sets the "started" field.
 func (_c *SnapshotCreate) SetStarted(v time.Time) *SnapshotCreate {
 	_c.mutation.SetStarted(v)
@@ -1142,6 +1156,10 @@ func (_c *SnapshotCreate) createSpec() (*Snapshot, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.Bad(); ok {
 		_spec.SetField(snapshot.FieldBad, field.TypeString, value)
 		_node.Bad = value
+	}
+	if value, ok := _c.mutation.Forgotten(); ok {
+		_spec.SetField(snapshot.FieldForgotten, field.TypeTime, value)
+		_node.Forgotten = &value
 	}
 	if value, ok := _c.mutation.Started(); ok {
 		_spec.SetField(snapshot.FieldStarted, field.TypeTime, value)

@@ -71,6 +71,26 @@ func (_u *SnapshotUpdate) SetNillableBad(v *string) *SnapshotUpdate {
 	return _u
 }
 
+// SetForgotten sets the "forgotten" field.
+func (_u *SnapshotUpdate) SetForgotten(v time.Time) *SnapshotUpdate {
+	_u.mutation.SetForgotten(v)
+	return _u
+}
+
+// SetNillableForgotten sets the "forgotten" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableForgotten(v *time.Time) *SnapshotUpdate {
+	if v != nil {
+		_u.SetForgotten(*v)
+	}
+	return _u
+}
+
+// ClearForgotten clears the value of the "forgotten" field.
+func (_u *SnapshotUpdate) ClearForgotten() *SnapshotUpdate {
+	_u.mutation.ClearForgotten()
+	return _u
+}
+
 // SetCommitted sets the "committed" field.
 func (_u *SnapshotUpdate) SetCommitted(v time.Time) *SnapshotUpdate {
 	_u.mutation.SetCommitted(v)
@@ -900,6 +920,12 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.Bad(); ok {
 		_spec.SetField(snapshot.FieldBad, field.TypeString, value)
 	}
+	if value, ok := _u.mutation.Forgotten(); ok {
+		_spec.SetField(snapshot.FieldForgotten, field.TypeTime, value)
+	}
+	if _u.mutation.ForgottenCleared() {
+		_spec.ClearField(snapshot.FieldForgotten, field.TypeTime)
+	}
 	if value, ok := _u.mutation.Committed(); ok {
 		_spec.SetField(snapshot.FieldCommitted, field.TypeTime, value)
 	}
@@ -1178,6 +1204,26 @@ func (_u *SnapshotUpdateOne) SetNillableBad(v *string) *SnapshotUpdateOne {
 	if v != nil {
 		_u.SetBad(*v)
 	}
+	return _u
+}
+
+// SetForgotten sets the "forgotten" field.
+func (_u *SnapshotUpdateOne) SetForgotten(v time.Time) *SnapshotUpdateOne {
+	_u.mutation.SetForgotten(v)
+	return _u
+}
+
+// SetNillableForgotten sets the "forgotten" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableForgotten(v *time.Time) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetForgotten(*v)
+	}
+	return _u
+}
+
+// ClearForgotten clears the value of the "forgotten" field.
+func (_u *SnapshotUpdateOne) ClearForgotten() *SnapshotUpdateOne {
+	_u.mutation.ClearForgotten()
 	return _u
 }
 
@@ -2039,6 +2085,12 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	}
 	if value, ok := _u.mutation.Bad(); ok {
 		_spec.SetField(snapshot.FieldBad, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.Forgotten(); ok {
+		_spec.SetField(snapshot.FieldForgotten, field.TypeTime, value)
+	}
+	if _u.mutation.ForgottenCleared() {
+		_spec.ClearField(snapshot.FieldForgotten, field.TypeTime)
 	}
 	if value, ok := _u.mutation.Committed(); ok {
 		_spec.SetField(snapshot.FieldCommitted, field.TypeTime, value)

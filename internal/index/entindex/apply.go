@@ -3,6 +3,7 @@ package entindex
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/google/uuid"
@@ -40,8 +41,9 @@ func (x *Index) Apply(ctx context.Context, results []index.Result) ([]index.Outc
 }
 
 // An application is one transaction of Apply. It locks and reads the rows that the results concern,
-// judges the results one after the other in memory, and then writes in bulk. Judging has no side
-// effect except staged parts, so a refused result leaves no trace.
+// registers new packs and lists, judges the other results one after the other in memory, and then
+// writes in bulk. Judging has no side effect except staged parts, so a refused result leaves no
+// trace.
 type application struct {
 	tx       *Tx
 	results  []index.Result
@@ -133,12 +135,7 @@ func (a *application) lockSnapshots(ctx context.Context) error {
 			exclusive[snapshotOf(r)] = exclusive[snapshotOf(r)] || r.Slice != nil || r.Batch != nil
 		}
 	}
-	ids := make([]backup.SnapshotID, 0, len(exclusive))
-	for id := range exclusive {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, func(a, b backup.SnapshotID) int { return slices.Compare(a[:], b[:]) })
-	for _, id := range ids {
+	for _, id := range slices.SortedFunc(maps.Keys(exclusive), func(a, b backup.SnapshotID) int { return slices.Compare(a[:], b[:]) }) {
 		row, err := a.tx.lockSnapshot(ctx, id, exclusive[id])
 		if errors.Is(err, backup.ErrNotFound) {
 			continue
@@ -220,7 +217,7 @@ func (a *application) batch(i int) index.Outcome {
 	for _, pack := range b.ReliesOn {
 		switch p := a.packs[pack]; {
 		case p == nil:
-			return index.Outcome{Err: index.ErrPackUnknown}
+			return a.early(i, open, index.ErrPackUnknown)
 		case p.condemned:
 			// When the batch is read again, the chunks of the pack are found nowhere and stored
 			// anew.
@@ -229,7 +226,7 @@ func (a *application) batch(i int) index.Outcome {
 		}
 	}
 	if slices.ContainsFunc(a.needs[i], func(id backup.ChunkID) bool { return !a.lists[id] }) {
-		return index.Outcome{Err: index.ErrListUnknown}
+		return a.early(i, open, index.ErrListUnknown)
 	}
 	delete(a.batches, b.Batch)
 	a.writes.settledBatches = append(a.writes.settledBatches, int64(b.Batch))
@@ -237,6 +234,17 @@ func (a *application) batch(i int) index.Outcome {
 	a.putPages(s, b.Pages)
 	a.count(s, &b.Counts, b.Problems)
 	return index.Outcome{Complete: s.complete()}
+}
+
+// early refuses a batch that relies on what is not known. The result of an earlier attempt does not
+// take the work away from the present one.
+func (a *application) early(i int, open *openBatch, why error) index.Outcome {
+	b := a.results[i].Batch
+	if !a.results[i].GiveUp || b.Attempt != open.attempt {
+		return index.Outcome{Err: why}
+	}
+	a.writes.expired = append(a.writes.expired, int64(b.Batch))
+	return index.Outcome{Err: why, Announced: true}
 }
 
 // slice judges a SliceWalked, or a part of one.
@@ -287,7 +295,7 @@ func (a *application) accept(s *snapshotState, task *openTask, part *backup.Slic
 		a.writes.trees = append(a.writes.trees, Tree{shard, number, Range{backup.PathKey(path), backup.PathKeyEnd(path)}})
 	}
 	for _, name := range part.Ended {
-		a.writes.ended = append(a.writes.ended, PageName{shard, number, listing.DirectoryID(name.Path), name.Key})
+		a.writes.ended = append(a.writes.ended, PageID{shard, number, listing.DirectoryID(name.Path), name.Key})
 	}
 	a.putPages(s, part.Pages)
 	for i := range part.Batches {

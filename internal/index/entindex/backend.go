@@ -8,6 +8,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/migrations"
 )
 
@@ -30,11 +31,13 @@ type Backend interface {
 	Update(ctx context.Context, d Durability, do func(ctx context.Context, tx *Tx) error) error
 	// Client reads the small tables outside of transactions.
 	Client() *ent.Client
+	// Dialect returns the dialect of its SQL.
+	Dialect() *Dialect
 	// Wrap adds to an error of Client what the Backend's own methods add to their errors.
 	Wrap(err error) error
 	HotReader
 	// ListenSnapshots is as in index.Committing.
-	ListenSnapshots(ctx context.Context, told func()) error
+	ListenSnapshots(ctx context.Context, notify func()) error
 
 	// Clock is as in index.Index.
 	Clock(ctx context.Context) (time.Time, error)
@@ -77,8 +80,8 @@ type Dialect struct {
 	// Lateral: a query in FROM may refer to preceding items. Otherwise each query is a statement of
 	// its own.
 	Lateral bool
-	// TellSnapshot notifies the listeners (Backend.ListenSnapshots) when the transaction is committed. It
-	// is empty if the database has no notifications.
+	// TellSnapshot notifies the listeners (Backend.ListenSnapshots) when the transaction is
+	// committed. It is empty if the database has no notifications.
 	TellSnapshot string
 	// Now is the time of the database's clock in microseconds since 1970.
 	Now string
@@ -98,11 +101,38 @@ type PageRow struct {
 	Fingerprint backup.Fingerprint
 	Digest      backup.PageDigest
 	Inode       uint64
-	Listing     []byte
+	// Listing is the listing, or for PutPages what is stored: the listing, or a patch of which Base is
+	// the first snapshot of the base; 0: it needs none.
+	Listing []byte
+	Base    backup.SnapshotNumber
+	Ends    bool // for PutPages: an earlier snapshot's version is open, and ends
+	// Replaces is the version that the row replaces: its Fingerprint, Digest, Inode and Listing. Only
+	// Begun sets it, and only if the row is stored as a patch.
+	Replaces *PageRow
 }
 
-// A PageName is a page whose open version is to be ended by snapshot Number.
-type PageName struct {
+// An OpenPage is the open version of a page, as it is stored. The zero OpenPage is none.
+type OpenPage struct {
+	First       backup.SnapshotNumber
+	Fingerprint backup.Fingerprint
+	Listing     []byte
+	Base        backup.SnapshotNumber // 0: it needs none
+	BaseListing []byte                // of Base, as it is stored; nil: there is none
+	Patches     bool                  // patches may be written
+}
+
+// Whole returns the listing of a row that is stored as given, with the stored listing of its base,
+// if it has one. A patch that makes no listing is returned itself, and so does not match the digest.
+func Whole(stored, base []byte) []byte {
+	if whole, err := listing.Whole(stored, base); err == nil {
+		return whole
+	}
+	return stored
+}
+
+// A PageID identifies a page in the hot table. EndPages also uses Number, the snapshot that ends
+// the page's open version.
+type PageID struct {
 	Shard     backup.ShardID
 	Number    backup.SnapshotNumber
 	Directory backup.DirectoryID
@@ -145,18 +175,21 @@ func NotNull(b []byte) []byte {
 // it, and sets their last_snapshot to Number - 1.
 type HotWriter interface {
 	// PutChunks stores places, several per chunk if need be. A chunk that has a place keeps it, and
-	// the new one is stored as a copy. If the old place is in a condemned pack, the new one
-	// replaces it.
+	// the new one is stored as a copy, also if the old one is in a condemned pack, which may be
+	// acquitted.
 	PutChunks(ctx context.Context, rows []ChunkRow) error
 	// PutLists stores what list chunks refer to. A list that is known already is not changed.
 	PutLists(ctx context.Context, lists []backup.ChunkList) error
-	// KnownLists returns those of the list chunks that are known.
-	KnownLists(ctx context.Context, lists []backup.ChunkID) ([]backup.ChunkID, error)
-	// PutPages makes each row the open version of its page. It does nothing if the open version has
-	// the same fingerprint and listing.
+	// KnownLists returns those of the list chunks that are known, with their Chunks only if they
+	// are Nested. They stay known until the end of the transaction.
+	KnownLists(ctx context.Context, lists []backup.ChunkID) ([]backup.ChunkList, error)
+	// OpenPages returns the open versions of pages, in their order.
+	OpenPages(ctx context.Context, names []PageID) ([]OpenPage, error)
+	// PutPages makes each row the open version of its page. It ends the version that is open, if Ends is
+	// set, and replaces one that the same snapshot began.
 	PutPages(ctx context.Context, rows []PageRow) error
 	// EndPages ends the open versions of pages.
-	EndPages(ctx context.Context, names []PageName) error
+	EndPages(ctx context.Context, names []PageID) error
 	// EndTrees ends the open versions of all pages in ranges of paths.
 	EndTrees(ctx context.Context, trees []Tree) error
 	// SetAside undoes what snapshot number did: it opens the versions that the snapshot ended,
@@ -164,6 +197,24 @@ type HotWriter interface {
 	// kept for InterruptedListings until DropInterrupted.
 	SetAside(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) (int64, error)
 	DropInterrupted(ctx context.Context, shard backup.ShardID) error
+
+	// DropVersions deletes the versions that began after snapshot number after, and were ended
+	// before snapshot number before, except those of which another version is a patch. It returns
+	// their number. An interrupted page is a patch of the same version as the open one is, or of the
+	// open one, which is not deleted before the next commit.
+	DropVersions(ctx context.Context, shard backup.ShardID, after, before backup.SnapshotNumber) (int64, error)
+	// EndOpen ends all open versions of a shard; last is the last snapshot that has them.
+	EndOpen(ctx context.Context, shard backup.ShardID, last backup.SnapshotNumber) error
+	// DropPlaces deletes the places in packs of the chunks whose ids begin with digit. A chunk with
+	// a copy in another pack keeps that place. What a list chunk without a place refers to is
+	// deleted, too.
+	DropPlaces(ctx context.Context, packs []int64, digit byte) error
+	// MovePlaces gives the places of chunks in pack from to pack to, which has none. ids are
+	// sorted. It ignores chunks without a place in from.
+	MovePlaces(ctx context.Context, from, to int64, ids []backup.ChunkID) error
+	// DropLists deletes what list chunks refer to that have no place, or that refer to a list chunk
+	// that is not known. It returns their number.
+	DropLists(ctx context.Context) (int64, error)
 }
 
 // A HotReader reads the hot tables, outside of transactions. at is a snapshot number: only versions
@@ -176,10 +227,10 @@ type HotReader interface {
 	PagesAfter(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r Range, after []byte, key backup.PageKey, limit int) ([]PageRow, error)
 	// Listings returns the listings of pages with their fingerprints, inodes and digests; the
 	// listing is nil if there is no such page.
-	Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []PageName) ([]PageRow, error)
+	Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []PageID) ([]PageRow, error)
 	// InterruptedListings returns the listings that SetAside kept of pages, nil for a page without
 	// one.
-	InterruptedListings(ctx context.Context, shard backup.ShardID, names []PageName) ([][]byte, error)
+	InterruptedListings(ctx context.Context, shard backup.ShardID, names []PageID) ([][]byte, error)
 	// DirectoriesByInode returns the path keys of the directories with that inode, at most two.
 	DirectoriesByInode(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, inode uint64) ([][]byte, error)
 	// DirectoryMarks returns the marks of all pages of one directory, by page.
@@ -195,4 +246,16 @@ type HotReader interface {
 	Begun(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[PageRow, error]
 	// Ended yields the versions that snapshot number ended, without listings, by path key and page.
 	Ended(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[PageRow, error]
+
+	// EachListing calls do with the listing of each version of the shard that began with snapshot
+	// from or later, and of each interrupted page, all as of one moment. The last snapshot of an
+	// open version is math.MaxInt64, and so are both numbers of an interrupted page. A listing is
+	// valid until do returns.
+	EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, do func(first, last backup.SnapshotNumber, listing []byte) error) error
+	// HasLists reports whether all of these list chunks are known.
+	HasLists(ctx context.Context, lists []backup.ChunkID) (bool, error)
+	// EachList calls do for each known list chunk.
+	EachList(ctx context.Context, do func(backup.ChunkList) error) error
+	// EachPlace calls do for each place of a chunk in these packs; nil: in all.
+	EachPlace(ctx context.Context, packs []int64, do func(index.PlaceOf) error) error
 }

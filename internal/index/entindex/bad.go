@@ -12,11 +12,11 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 )
 
-// SetBad implements index.Catalog. It locks the shard's row, for which a commit of the shard waits
-// as well.
-func (x *Index) SetBad(ctx context.Context, id backup.SnapshotID, reason string) error {
-	if len(reason) > maxErrorBytes || !isText(reason) {
-		return invalid("reason of %d bytes, or not UTF-8", len(reason))
+// SetBad implements index.Catalog. It locks the row of the shard. A commit of the shard locks that
+// row, too, so one waits for the other.
+func (x *Index) SetBad(ctx context.Context, id backup.SnapshotID, by, reason string) error {
+	if err := checkReason(by, reason); err != nil {
+		return err
 	}
 	found, err := x.Snapshot(ctx, id)
 	if err != nil {
@@ -27,21 +27,28 @@ func (x *Index) SetBad(ctx context.Context, id backup.SnapshotID, reason string)
 		if err != nil {
 			return err
 		}
-		n, err := tx.Snapshot.Update().Where(snapshot.ID(uuid.UUID(id)), snapshot.State(string(backup.Committed))).SetBad(reason).Save(ctx)
+		n, err := tx.Snapshot.Update().Where(snapshot.ID(uuid.UUID(id)), snapshot.State(string(backup.Committed)), snapshot.ForgottenIsNil()).SetBad(reason).Save(ctx)
 		if err != nil {
 			return err
 		}
 		if n == 0 {
 			return fmt.Errorf("committed snapshot %s: %w", id, backup.ErrNotFound)
 		}
-		return tx.findLastGood(ctx, of)
+		if err := tx.findLastGood(ctx, of); err != nil {
+			return err
+		}
+		action := actionMarkBad
+		if reason == "" {
+			action = actionMarkGood
+		}
+		return tx.writeLog(ctx, by, action, id.String(), reason)
 	})
 }
 
 // findLastGood makes the newest good snapshot of a shard its last good one. If that changes it, the
 // shard is planned again: its deadline was derived from a snapshot that no longer counts.
 func (tx *Tx) findLastGood(ctx context.Context, of *ent.Shard) error {
-	good, err := tx.Snapshot.Query().Where(snapshot.ShardID(of.ID), snapshot.State(string(backup.Committed)), snapshot.Bad("")).
+	good, err := tx.Snapshot.Query().Where(snapshot.ShardID(of.ID), snapshot.State(string(backup.Committed)), snapshot.ForgottenIsNil(), snapshot.Bad("")).
 		Order(snapshot.ByNumber(entsql.OrderDesc())).Limit(1).
 		Select(snapshot.FieldID, snapshot.FieldNumber, snapshot.FieldStarted, snapshot.FieldFiles, snapshot.FieldBytes).All(ctx)
 	if err != nil {

@@ -2,7 +2,6 @@ package entindex
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"slices"
 	"strings"
@@ -54,17 +53,17 @@ func toSnapshot(row *ent.Snapshot) backup.Snapshot {
 	if row.Ended != nil {
 		s.Ended = row.Ended.UTC()
 	}
+	if row.Forgotten != nil {
+		s.State = backup.Deleting
+	}
 	return s
 }
 
 // Snapshot implements index.Catalog.
 func (x *Index) Snapshot(ctx context.Context, id backup.SnapshotID) (backup.Snapshot, error) {
 	row, err := x.snapshotRow(ctx, x.Backend.Client(), snapshot.ID(uuid.UUID(id)))
-	if ent.IsNotFound(err) {
-		return backup.Snapshot{}, fmt.Errorf("snapshot %s: %w", id, backup.ErrNotFound)
-	}
 	if err != nil {
-		return backup.Snapshot{}, x.Backend.Wrap(err)
+		return backup.Snapshot{}, x.notFound(err, id)
 	}
 	return toSnapshot(row), nil
 }
@@ -149,6 +148,29 @@ func (x *Index) ofNames(ctx context.Context, filerName, shardName string) (p pre
 	return snapshot.ShardIDIn(ids...), false, true, nil
 }
 
+// inStates selects snapshots by their states; without any, all that are not forgotten. A forgotten
+// snapshot is Deleting, whatever its column state.
+func inStates(states []backup.State) predicate.Snapshot {
+	if slices.Equal(states, []backup.State{backup.Running}) {
+		return running()
+	}
+	matching := make([]predicate.Snapshot, 0, len(states))
+	for _, s := range states {
+		if s == backup.Deleting {
+			matching = append(matching, snapshot.ForgottenNotNil())
+		} else {
+			matching = append(matching, snapshot.And(snapshot.State(string(s)), snapshot.ForgottenIsNil()))
+		}
+	}
+	switch len(matching) {
+	case 0:
+		return snapshot.ForgottenIsNil()
+	case 1:
+		return matching[0]
+	}
+	return snapshot.Or(matching...)
+}
+
 // isRunning is a literal, not a parameter, so that the planner can use the index of running
 // snapshots.
 const isRunning = "state = 'running'"
@@ -158,19 +180,7 @@ func running() predicate.Snapshot {
 }
 
 func snapshotPredicates(f index.SnapshotFilter) ([]predicate.Snapshot, error) {
-	var where []predicate.Snapshot
-	switch {
-	case slices.Equal(f.States, []backup.State{backup.Running}):
-		where = append(where, running())
-	case len(f.States) == 1:
-		where = append(where, snapshot.State(string(f.States[0])))
-	case len(f.States) > 1:
-		states := make([]string, len(f.States))
-		for i, s := range f.States {
-			states[i] = string(s)
-		}
-		where = append(where, snapshot.StateIn(states...))
-	}
+	where := []predicate.Snapshot{inStates(f.States)}
 	if !f.Since.IsZero() {
 		// Not before f.Since, which may be finer than the stored times. A sort_time is never before
 		// the start.

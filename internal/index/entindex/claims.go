@@ -41,7 +41,8 @@ func readSlots(row *ent.Filer) int {
 }
 
 // readShare returns the part of the filer's read limit that one batch gets, in bytes per second; 0
-// is no limit. The number of assigned batches exceeds the slots if the limit became lower meanwhile.
+// is no limit. The number of assigned batches exceeds the slots if the limit became lower
+// meanwhile.
 func readShare(row *ent.Filer, assigned int) int64 {
 	if row.ReadBytes == 0 {
 		return 0
@@ -51,11 +52,7 @@ func readShare(row *ent.Filer, assigned int) int64 {
 
 // ReadShares implements index.Dedup.
 func (x *Index) ReadShares(ctx context.Context, filers []backup.FilerID, now time.Time) (map[backup.FilerID]int64, error) {
-	ids := make([]int64, len(filers))
-	for i, id := range filers {
-		ids[i] = int64(id)
-	}
-	rows, err := x.Backend.Client().Filer.Query().Where(filer.IDIn(ids...)).
+	rows, err := x.Backend.Client().Filer.Query().Where(filer.IDIn(numbers(filers)...)).
 		Select(filer.FieldID, filer.FieldReadBytes, filer.FieldReadBatches, filer.FieldReadSlots).All(ctx)
 	if err != nil {
 		return nil, x.Backend.Wrap(err)
@@ -65,15 +62,7 @@ func (x *Index) ReadShares(ctx context.Context, filers []backup.FilerID, now tim
 		if now, err = x.at(ctx, now); err != nil {
 			return nil, err
 		}
-		err = x.query(ctx, "SELECT filer_id, count(*) FROM read_batches WHERE lease_until > $1 GROUP BY filer_id", []any{now},
-			func(scan func(...any) error) error {
-				var of int64
-				var n int
-				err := scan(&of, &n)
-				assigned[of] = n
-				return err
-			})
-		if err != nil {
+		if assigned, err = mapOf[int64, int](ctx, x.query, countHeld(readBatches), now); err != nil {
 			return nil, err
 		}
 	}
@@ -86,10 +75,10 @@ func (x *Index) ReadShares(ctx context.Context, filers []backup.FilerID, now tim
 
 // ClaimTasks implements index.Committing.
 func (x *Index) ClaimTasks(ctx context.Context, c index.Claim) ([]backup.WalkTask, error) {
-	return claim(ctx, x, c, claims[backup.WalkTask]{walkWork, "generation, directories", readTask, setTaskJob})
+	return claim(ctx, x, c, claimKind[backup.WalkTask]{walkWork, "generation, directories", readTask, setTaskJob})
 }
 
-func readTask(scan func(...any) error) (row claimed[backup.WalkTask], err error) {
+func readTask(scan func(...any) error) (row claimedRow[backup.WalkTask], err error) {
 	t := &row.work
 	var directories []byte
 	if err := scan(&row.id, &row.snapshot, &t.Attempt, &t.Generation, &directories); err != nil {
@@ -109,10 +98,10 @@ func setTaskJob(t *backup.WalkTask, j *job) {
 
 // ClaimBatches implements index.Committing.
 func (x *Index) ClaimBatches(ctx context.Context, c index.Claim) ([]backup.ReadBatch, error) {
-	return claim(ctx, x, c, claims[backup.ReadBatch]{readWork, "pages", readBatch, setBatchJob})
+	return claim(ctx, x, c, claimKind[backup.ReadBatch]{readWork, "pages", readBatch, setBatchJob})
 }
 
-func readBatch(scan func(...any) error) (row claimed[backup.ReadBatch], err error) {
+func readBatch(scan func(...any) error) (row claimedRow[backup.ReadBatch], err error) {
 	b := &row.work
 	var pages []byte
 	if err := scan(&row.id, &row.snapshot, &b.Attempt, &pages); err != nil {
@@ -128,17 +117,17 @@ func setBatchJob(b *backup.ReadBatch, j *job) {
 	b.Job.ReadBytesPerSecond = j.readShare
 }
 
-// A claims describes the claims of one kind of work: how a row of claimWork with the columns is
+// A claimKind describes the claims of one kind of work: how a row of claimWork with the columns is
 // read, and how the work gets its job.
-type claims[W any] struct {
+type claimKind[W any] struct {
 	openWork
 	columns string
-	read    func(scan func(...any) error) (claimed[W], error)
+	read    func(scan func(...any) error) (claimedRow[W], error)
 	setJob  func(*W, *job)
 }
 
-// A claimed is claimed work, without its job.
-type claimed[W any] struct {
+// A claimedRow is claimed work, without its job.
+type claimedRow[W any] struct {
 	id       int64
 	snapshot uuid.UUID
 	work     W
@@ -146,7 +135,7 @@ type claimed[W any] struct {
 
 // claim chooses open work and makes new attempts at it. Claims of one kind wait for each other, so
 // that their counts stay true until they are done. Claims and results do not wait for each other.
-func claim[W any](ctx context.Context, x *Index, c index.Claim, kind claims[W]) (work []W, err error) {
+func claim[W any](ctx context.Context, x *Index, c index.Claim, kind claimKind[W]) (work []W, err error) {
 	if c.Limit < 1 || c.Snapshots != nil && len(c.Snapshots) == 0 {
 		return nil, nil
 	}
@@ -169,7 +158,7 @@ UPDATE {work} SET attempt = attempt + 1, lease_until = $2, worker = '', path = N
 WHERE id IN (SELECT id FROM claimed)
 RETURNING id, snapshot_id, attempt, `
 
-func claimOnce[W any](ctx context.Context, tx *Tx, c index.Claim, kind claims[W]) ([]W, error) {
+func claimOnce[W any](ctx context.Context, tx *Tx, c index.Claim, kind claimKind[W]) ([]W, error) {
 	var err error
 	if c.Now, err = tx.at(ctx, c.Now); err != nil {
 		return nil, err
@@ -178,10 +167,10 @@ func claimOnce[W any](ctx context.Context, tx *Tx, c index.Claim, kind claims[W]
 	if err != nil || len(chosen) == 0 {
 		return nil, err
 	}
-	found := make(map[int64]claimed[W], len(chosen))
+	found := make(map[int64]claimedRow[W], len(chosen))
 	var snapshots []uuid.UUID
 	args := []any{c.Now, stamp(c.Now.Add(c.Lease)), tx.List(chosen)}
-	err = tx.each(ctx, on(kind.table, claimWork)+kind.columns, args, func(scan func(...any) error) error {
+	err = tx.Each(ctx, on(kind.table, claimWork)+kind.columns, args, func(scan func(...any) error) error {
 		row, err := kind.read(scan)
 		found[row.id] = row
 		snapshots = append(snapshots, row.snapshot)
@@ -202,7 +191,7 @@ func claimOnce[W any](ctx context.Context, tx *Tx, c index.Claim, kind claims[W]
 		}
 		j, ok := jobs[row.snapshot]
 		if !ok {
-			return nil, fmt.Errorf("work of snapshot %s, which is gone: %w", backup.SnapshotID(row.snapshot), backup.ErrCorrupt)
+			return nil, fmt.Errorf("work of snapshot %s, which does not exist: %w", backup.SnapshotID(row.snapshot), backup.ErrCorrupt)
 		}
 		j.scarce = scarce(int64(j.Filer))
 		kind.setJob(&row.work, j)
@@ -215,11 +204,7 @@ func claimOnce[W any](ctx context.Context, tx *Tx, c index.Claim, kind claims[W]
 // reports whether a filer has less open work than it will soon have places for.
 func (tx *Tx) choose(ctx context.Context, c index.Claim, kind openWork) (chosen []int64, scarce func(filer int64) bool, err error) {
 	if tx.Serialize != "" {
-		rows, err := tx.QueryContext(ctx, tx.Serialize, kind.turn)
-		if err != nil {
-			return nil, nil, err
-		}
-		if err := closeRows(rows); err != nil {
+		if err := tx.Each(ctx, tx.Serialize, []any{kind.turn}, func(func(...any) error) error { return nil }); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -230,7 +215,7 @@ func (tx *Tx) choose(ctx context.Context, c index.Claim, kind openWork) (chosen 
 	if p.room() == 0 {
 		return nil, nil, nil
 	}
-	err = tx.each(ctx, "SELECT count(DISTINCT site) FROM filers WHERE NOT retired", nil, func(scan func(...any) error) error {
+	err = tx.Each(ctx, "SELECT count(DISTINCT site) FROM filers WHERE NOT retired", nil, func(scan func(...any) error) error {
 		return scan(&p.allSites)
 	})
 	if err != nil {
@@ -270,7 +255,7 @@ func (tx *Tx) countLeases(ctx context.Context, c index.Claim, table string, p *s
 	if c.Snapshots != nil {
 		query, args = countLeasesOf, append(args, tx.List(uuids(c.Snapshots)))
 	}
-	return tx.each(ctx, on(table, query), args, func(scan func(...any) error) error {
+	return tx.Each(ctx, on(table, query), args, func(scan func(...any) error) error {
 		var id int64
 		var all, queued int
 		err := scan(&id, &all, &queued)
@@ -321,14 +306,8 @@ func (tx *Tx) findOpen(ctx context.Context, c index.Claim, table string, p *shar
 const selectCancelled = `SELECT DISTINCT filer_id FROM snapshots WHERE ` + isRunning + ` AND cancel <> ''`
 
 // cancelledOf returns the filers that have a running snapshot whose end was requested.
-func (tx *Tx) cancelledOf(ctx context.Context) (ids []int64, err error) {
-	err = tx.each(ctx, selectCancelled, nil, func(scan func(...any) error) error {
-		var id int64
-		err := scan(&id)
-		ids = append(ids, id)
-		return err
-	})
-	return ids, err
+func (tx *Tx) cancelledOf(ctx context.Context) ([]int64, error) {
+	return listOf(ctx, tx.Each, selectCancelled, nil, oneColumn[int64])
 }
 
 // An openRange is a request for the oldest open work, at most room items, of one filer or of one
@@ -362,16 +341,12 @@ func (tx *Tx) oldest(ctx context.Context, table, column, columnType string, rang
 	if !tx.Lateral {
 		query := on(table, oldestOf, "{key}", column)
 		for _, r := range ranges {
-			err := tx.each(ctx, query, []any{now, r.key, r.room}, func(scan func(...any) error) error {
-				var id int64
-				if err := scan(&id); err != nil {
-					return err
-				}
-				p.open(r.filer, id)
-				return nil
-			})
+			ids, err := listOf(ctx, tx.Each, query, []any{now, r.key, r.room}, oneColumn[int64])
 			if err != nil {
 				return err
+			}
+			for _, id := range ids {
+				p.open(r.filer, id)
 			}
 		}
 		return nil
@@ -381,7 +356,7 @@ func (tx *Tx) oldest(ctx context.Context, table, column, columnType string, rang
 		filers[i], keys[i], rooms[i] = r.filer, fmt.Sprint(r.key), int64(r.room)
 	}
 	args := []any{now, tx.List(filers), tx.List(keys), tx.List(rooms)}
-	return tx.each(ctx, on(table, oldestOfEach, "{key}", column, "{type}", columnType), args, func(scan func(...any) error) error {
+	return tx.Each(ctx, on(table, oldestOfEach, "{key}", column, "{type}", columnType), args, func(scan func(...any) error) error {
 		var of, id int64
 		if err := scan(&of, &id); err != nil {
 			return err
@@ -415,7 +390,8 @@ func (tx *Tx) jobs(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]*job, er
 		s := toSnapshot(row)
 		jobs[row.ID] = &job{
 			Job: backup.Job{
-				Snapshot: s.ID, Filer: s.Filer.ID, Shard: s.Shard.ID, Number: s.Number, Base: s.Base, Interrupted: s.Interrupted,
+				Snapshot: s.ID, Filer: s.Filer.ID, Shard: s.Shard.ID, FilerName: s.Filer.Name, ShardName: s.Shard.Name,
+				Number: s.Number, Base: s.Base, Interrupted: s.Interrupted,
 				Started: backup.TimeOf(s.Started), Source: s.Source, Root: s.Root, AllowShrink: s.AllowShrink, NewRoot: s.NewRoot,
 				Selection: s.Selection, Compare: s.Compare.OrAll(), Site: s.Filer.Site,
 			},

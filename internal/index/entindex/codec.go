@@ -101,10 +101,10 @@ func digestNames(pages []backup.PageVersion) []byte {
 }
 
 func appendCounts(dst []byte, c *backup.Counts) []byte {
-	for _, n := range countsIntegers(c) {
+	for _, n := range c.Integers() {
 		dst = binary.AppendUvarint(dst, uint64(*n))
 	}
-	for _, f := range countsSeconds(c) {
+	for _, f := range c.Seconds() {
 		dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(*f))
 	}
 	return dst
@@ -148,10 +148,10 @@ func decodeSlice(data []byte) (*backup.SliceWalked, error) {
 	for range d.count(2) {
 		s.Children = append(s.Children, d.child())
 	}
-	for _, n := range countsIntegers(&s.Counts) {
+	for _, n := range s.Counts.Integers() {
 		*n = int64(d.uvarint())
 	}
-	for _, f := range countsSeconds(&s.Counts) {
+	for _, f := range s.Counts.Seconds() {
 		*f = math.Float64frombits(d.uint64())
 	}
 	for range d.count(3) {

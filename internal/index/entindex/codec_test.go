@@ -39,7 +39,7 @@ func TestCodec(t *testing.T) {
 		t.Errorf("slice %+v, %v; want %+v", slice, err, sampleSlice)
 	}
 	// All fields of Counts are encoded and summed.
-	counts, fields := reflect.ValueOf(sampleSlice.Counts), len(countsIntegers(&backup.Counts{}))+len(countsSeconds(&backup.Counts{}))
+	counts, fields := reflect.ValueOf(sampleSlice.Counts), len((&backup.Counts{}).Integers())+len((&backup.Counts{}).Seconds())
 	if counts.NumField() != fields {
 		t.Errorf("the codec has %d counts, backup.Counts %d", fields, counts.NumField())
 	}

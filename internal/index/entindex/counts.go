@@ -7,31 +7,16 @@ import (
 	"github.com/bctl/bctl/internal/index/ent"
 )
 
-// countsIntegers and countsSeconds return the fields of c in the order of the codec. Fields may
-// only be appended, with a new version of the codec.
-func countsIntegers(c *backup.Counts) [14]*int64 {
-	return [...]*int64{
-		&c.Files, &c.Directories, &c.Bytes, &c.FilesNew, &c.FilesChanged, &c.FilesUnchanged,
-		&c.StatCalls, &c.NewBytes, &c.StoredBytes, &c.ReadBytes, &c.Errors, &c.Vanished, &c.Carried, &c.Torn,
-	}
-}
-
-func countsSeconds(c *backup.Counts) [7]*float64 {
-	return [...]*float64{
-		&c.WalkSeconds, &c.ReadSeconds, &c.HashSeconds, &c.CompressSeconds, &c.SealSeconds, &c.UploadSeconds, &c.CommitSeconds,
-	}
-}
-
 // maxCount is the largest value of a count, and of a sum of counts.
 const maxCount = backup.MaxCount
 
 func validCounts(c *backup.Counts) bool {
-	for _, n := range countsIntegers(c) {
+	for _, n := range c.Integers() {
 		if *n < 0 || *n > maxCount {
 			return false
 		}
 	}
-	for _, f := range countsSeconds(c) {
+	for _, f := range c.Seconds() {
 		if !(*f >= 0 && *f <= maxCount) || math.IsNaN(*f) {
 			return false
 		}
@@ -64,7 +49,7 @@ func countsOf(s *ent.Snapshot) backup.Counts {
 // setCounts stores sums. They are limited to the range from 0 to maxCount, so that no forged result
 // can produce a sum that the database refuses.
 func setCounts(u *ent.SnapshotUpdate, c backup.Counts) *ent.SnapshotUpdate {
-	for _, n := range countsIntegers(&c) {
+	for _, n := range c.Integers() {
 		*n = max(0, min(*n, maxCount))
 	}
 	return u.SetFiles(c.Files).SetDirectories(c.Directories).SetBytes(c.Bytes).

@@ -20,6 +20,12 @@
 //	chunks, chunk_copies       The first place of each chunk, and further ones. A chunk that
 //	                           has copies has a first place.
 //	chunk_lists                What list chunks refer to; these rows are never deleted.
+//	stops, confirmations       What the brake has stopped, and who has confirmed it. The row of
+//	                           a stop is never changed, except for who rejected it.
+//	pages                      Versions of pages. The listing of a version is stored as it is,
+//	                           or as a patch of the version of the same page that began with
+//	                           snapshot base, which is no patch of another one. Readers get
+//	                           the listing in either case.
 //	interrupted_pages          Pages that are left from failed snapshots, until a commit of
 //	                           the shard.
 //
@@ -38,6 +44,11 @@
 // A result is refused before anything of it is written, so that the results of one call do not
 // affect each other.
 //
+// apply.go has the order, and judges the results. packs.go and lists.go register what readers have
+// stored. write.go writes. HotWriter (backend.go) is implemented by hot_write.go of pgindex and
+// sqliteindex; PutPages ends the open version of a changed page, and inserts the new one.
+// snapshots.go begins, commits and fails snapshots.
+//
 // Locks are always taken in the order leader, filer, shard, snapshots, packs, chunks, copies,
 // lists, work, and in each table by key. The exception is the state of a shard, which Commit and
 // Fail write after they have locked the snapshot. No transaction that holds a shard waits for that
@@ -48,11 +59,7 @@
 //
 // # What a crash leaves
 //
-//	in Apply, Commit, Fail, BeginSnapshot    all of it or nothing
-//	after Apply, before its acknowledgement  the results are delivered again: they are late,
-//	                                         or registered already
-//	between a part and its last part         the parts, until the task is settled or the
-//	                                         snapshot ends
-//	after a claim, before its dispatch       a lease that runs out: the work is claimed again
-//	after PackStored, before BatchStored     a registered pack that nothing relies on: garbage
+// Apply, Commit, Fail and BeginSnapshot do everything or nothing. The parts of a result whose last
+// part never comes stay until the task is settled or the snapshot ends. "When something fails" in
+// docs/architecture.md describes the rest.
 package entindex

@@ -56,10 +56,7 @@ func (x *Index) EnsureFiler(ctx context.Context, name string) (backup.Filer, err
 	query := x.Backend.Client().Filer.Query().Where(filer.Name(name))
 	row, err := query.Clone().Only(ctx)
 	if ent.IsNotFound(err) || err == nil && row.Retired {
-		err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-			_, err := tx.ExecContext(ctx, "INSERT INTO filers (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET retired = false", name)
-			return err
-		})
+		err = x.exec(ctx, Durable, "INSERT INTO filers (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET retired = false", name)
 		if err == nil {
 			row, err = query.Only(ctx)
 		}
@@ -83,11 +80,7 @@ func (x *Index) AddFiler(ctx context.Context, f backup.Filer) (backup.Filer, err
 	}
 	var row *ent.Filer
 	err := x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		query := tx.Filer.Query().Where(filer.Name(f.Name))
-		if tx.ForUpdate != "" {
-			query.ForUpdate()
-		}
-		found, err := query.Only(ctx)
+		found, err := locked(tx, tx.Filer.Query().Where(filer.Name(f.Name)), true).Only(ctx)
 		switch {
 		case ent.IsNotFound(err):
 			create := tx.Filer.Create().SetName(f.Name)
@@ -124,26 +117,22 @@ func (x *Index) SetFiler(ctx context.Context, f backup.Filer) error {
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		update := tx.Filer.UpdateOneID(int64(f.ID))
 		setSettings(update.Mutation(), f)
-		err := update.Exec(ctx)
-		if ent.IsNotFound(err) {
-			return fmt.Errorf("filer %d: %w", f.ID, backup.ErrNotFound)
-		}
-		return err
+		return orNotFound(update.Exec(ctx), "filer %d", f.ID)
 	})
 }
 
 // RetireFiler implements index.Filers. Beginning a snapshot locks the shard first. So either the
 // snapshot has begun and is visible here, or its beginning finds the shard retired.
-func (x *Index) RetireFiler(ctx context.Context, id backup.FilerID) error {
+func (x *Index) RetireFiler(ctx context.Context, id backup.FilerID, by string) error {
+	if err := checkReason(by, ""); err != nil {
+		return err
+	}
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		if _, err := tx.lockFiler(ctx, id, true); err != nil {
+		row, err := tx.lockFiler(ctx, id, true)
+		if err != nil {
 			return err
 		}
-		shards := tx.Shard.Query().Where(shard.FilerID(int64(id))).Order(shard.ByID())
-		if tx.ForUpdate != "" {
-			shards.ForUpdate()
-		}
-		rows, err := shards.All(ctx)
+		rows, err := locked(tx, tx.Shard.Query().Where(shard.FilerID(int64(id))).Order(shard.ByID()), true).All(ctx)
 		if err != nil {
 			return err
 		}
@@ -163,25 +152,17 @@ func (x *Index) RetireFiler(ctx context.Context, id backup.FilerID) error {
 		if err := tx.Shard.Update().Where(shard.FilerID(int64(id))).SetRetired(true).Exec(ctx); err != nil {
 			return err
 		}
-		return tx.Filer.UpdateOneID(int64(id)).SetRetired(true).Exec(ctx)
+		if err := tx.Filer.UpdateOneID(int64(id)).SetRetired(true).Exec(ctx); err != nil {
+			return err
+		}
+		return tx.writeLog(ctx, by, actionRetire, "filer "+row.Name, "")
 	})
 }
 
 // lockFiler returns a filer, which does not change until the end of the transaction.
 func (tx *Tx) lockFiler(ctx context.Context, id backup.FilerID, exclusive bool) (*ent.Filer, error) {
-	query := tx.Filer.Query().Where(filer.ID(int64(id)))
-	switch {
-	case tx.ForUpdate == "":
-	case exclusive:
-		query.ForUpdate()
-	default:
-		query.ForShare()
-	}
-	row, err := query.Only(ctx)
-	if ent.IsNotFound(err) {
-		return nil, fmt.Errorf("filer %d: %w", id, backup.ErrNotFound)
-	}
-	return row, err
+	row, err := locked(tx, tx.Filer.Query().Where(filer.ID(int64(id))), exclusive).Only(ctx)
+	return row, orNotFound(err, "filer %d", id)
 }
 
 // filersThat returns the filers that match.
@@ -236,19 +217,12 @@ func (x *Index) ListFilers(ctx context.Context, f index.FilerFilter) ([]index.Fi
 		{countHeld(walkTasks), []any{now}, func(s *index.FilerStatus) *int { return &s.Tasks }},
 		{countHeld(readBatches), []any{now}, func(s *index.FilerStatus) *int { return &s.Batches }},
 	} {
-		err := x.query(ctx, count.query, count.args, func(scan func(...any) error) error {
-			var id int64
-			var n int
-			if err := scan(&id, &n); err != nil {
-				return err
-			}
-			if status := of[id]; status != nil {
-				*count.field(status) = n
-			}
-			return nil
-		})
+		counts, err := mapOf[int64, int](ctx, x.query, count.query, count.args...)
 		if err != nil {
 			return nil, err
+		}
+		for id, status := range of {
+			*count.field(status) = counts[id]
 		}
 	}
 	return list, nil
@@ -292,6 +266,11 @@ func (x *Index) addShards(ctx context.Context, of map[int64]*index.FilerStatus, 
 		status.Shards++
 	}
 	return nil
+}
+
+// exec runs a statement in a transaction of its own.
+func (x *Index) exec(ctx context.Context, d Durability, statement string, args ...any) error {
+	return x.Backend.Update(ctx, d, func(ctx context.Context, tx *Tx) error { return tx.exec(ctx, statement, args...) })
 }
 
 // query runs a statement outside of transactions and calls each for each row.

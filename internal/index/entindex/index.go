@@ -31,14 +31,11 @@ func (x *Index) Close() error { return x.Backend.Close() }
 func (x *Index) Clock(ctx context.Context) (time.Time, error) { return x.Backend.Clock(ctx) }
 
 // at returns now as the index stores it, or the time of the database's clock if now is zero.
-func (x *Index) at(ctx context.Context, now time.Time) (time.Time, error) {
+func (x *Index) at(ctx context.Context, now time.Time) (_ time.Time, err error) {
 	if now.IsZero() {
-		var err error
-		if now, err = x.Backend.Clock(ctx); err != nil {
-			return time.Time{}, err
-		}
+		now, err = x.Backend.Clock(ctx)
 	}
-	return stamp(now), nil
+	return stamp(now), err
 }
 
 // at is Index.at within a transaction.
@@ -47,7 +44,7 @@ func (tx *Tx) at(ctx context.Context, now time.Time) (time.Time, error) {
 		return stamp(now), nil
 	}
 	var clock int64
-	err := tx.each(ctx, "SELECT "+tx.Now, nil, func(scan func(...any) error) error { return scan(&clock) })
+	err := tx.Each(ctx, "SELECT "+tx.Now, nil, func(scan func(...any) error) error { return scan(&clock) })
 	return fromMicros(clock), err
 }
 
@@ -61,6 +58,14 @@ func (x *Index) Migrate(ctx context.Context) (from, to int64, err error) {
 		return s.Version, s.Version, tooNew(s)
 	}
 	return x.Backend.Migrate(ctx)
+}
+
+// RequireNewest implements index.Admin.
+func (x *Index) RequireNewest(ctx context.Context) error {
+	if err := x.CheckSchema(ctx); err != nil {
+		return err
+	}
+	return x.exec(ctx, Durable, migrations.RequirePatches)
 }
 
 // CheckSchema implements index.Admin.
@@ -162,8 +167,8 @@ func (x *Index) snapshotRow(ctx context.Context, client *ent.Client, where ...pr
 func (x *Index) committed(ctx context.Context, id backup.SnapshotID) (*ent.Snapshot, error) {
 	row, err := x.Backend.Client().Snapshot.Query().
 		Where(snapshot.ID(uuid.UUID(id)), snapshot.State(string(backup.Committed))).Only(ctx)
-	if ent.IsNotFound(err) {
-		return nil, fmt.Errorf("committed snapshot %s: %w", id, backup.ErrNotFound)
+	if err == nil && row.Forgotten != nil {
+		return x.beingRead(ctx, row)
 	}
-	return row, x.Backend.Wrap(err)
+	return row, x.Backend.Wrap(orNotFound(err, "committed snapshot %s", id))
 }

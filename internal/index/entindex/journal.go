@@ -2,7 +2,6 @@ package entindex
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	entsql "entgo.io/ent/dialect/sql"
@@ -19,11 +18,8 @@ import (
 // Journal implements index.Committing.
 func (x *Index) Journal(ctx context.Context, id backup.ShardID) (index.ShardJournal, error) {
 	row, err := x.Backend.Client().Shard.Query().Where(shard.ID(int64(id))).Only(ctx)
-	if ent.IsNotFound(err) {
-		return index.ShardJournal{}, fmt.Errorf("shard %d: %w", id, backup.ErrNotFound)
-	}
 	if err != nil {
-		return index.ShardJournal{}, x.Backend.Wrap(err)
+		return index.ShardJournal{}, x.Backend.Wrap(orNotFound(err, "shard %d", id))
 	}
 	return index.ShardJournal{
 		Good: backup.SnapshotNumber(row.LastGoodNumber), Files: row.LastGoodFiles, Bytes: row.LastGoodBytes,
@@ -68,9 +64,6 @@ func (x *Index) WrittenCatalog(ctx context.Context) (c index.WrittenCatalog, err
 
 // CatalogWritten implements index.Committing.
 func (x *Index) CatalogWritten(ctx context.Context, c index.WrittenCatalog) error {
-	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		_, err := tx.ExecContext(ctx, "INSERT INTO catalogs (sequence, digest, written) VALUES ($1, $2, $3) ON CONFLICT (sequence) DO NOTHING",
-			c.Sequence, c.Digest[:], c.Written.UnixMicro())
-		return err
-	})
+	return x.exec(ctx, Durable, "INSERT INTO catalogs (sequence, digest, written) VALUES ($1, $2, $3) ON CONFLICT (sequence) DO NOTHING",
+		c.Sequence, c.Digest[:], c.Written.UnixMicro())
 }

@@ -37,7 +37,7 @@ func (x *Index) Lead(ctx context.Context, role, holder string, ttl time.Duration
 	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
 		t, ok = index.Term{}, false
 		args := []any{role, holder, ttl.Microseconds(), maxTerm.Microseconds()}
-		return tx.each(ctx, takeLead, args, func(scan func(...any) error) error {
+		return tx.Each(ctx, takeLead, args, func(scan func(...any) error) error {
 			t.Role, ok = role, true
 			return scan(&t.Epoch)
 		})
@@ -50,28 +50,22 @@ func (x *Index) Lead(ctx context.Context, role, holder string, ttl time.Duration
 
 // Leaders implements index.Succeeding.
 func (x *Index) Leaders(ctx context.Context) (leaders []index.Leader, err error) {
-	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		leaders = nil
-		query := "SELECT role, holder, epoch, until FROM leaders WHERE until > " + tx.Now + " AND until <= " + tx.Now + " + $1 ORDER BY role"
-		return tx.each(ctx, query, []any{maxTerm.Microseconds()}, func(scan func(...any) error) error {
-			var l index.Leader
+	const query = "SELECT role, holder, epoch, until FROM leaders WHERE until > {now} AND until <= {now} + $1 ORDER BY role"
+	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) (err error) {
+		leaders, err = listOf(ctx, tx.Each, query, []any{maxTerm.Microseconds()}, func(scan func(...any) error) (l index.Leader, err error) {
 			var until int64
-			if err := scan(&l.Role, &l.Holder, &l.Epoch, &until); err != nil {
-				return err
-			}
+			err = scan(&l.Role, &l.Holder, &l.Epoch, &until)
 			l.Until = time.UnixMicro(until).UTC()
-			leaders = append(leaders, l)
-			return nil
+			return l, err
 		})
+		return err
 	})
 	return leaders, err
 }
 
 // Resign implements index.Leading.
 func (x *Index) Resign(ctx context.Context, t index.Term) error {
-	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		return tx.exec(ctx, `UPDATE leaders SET until = 0 WHERE role = $1 AND epoch = $2`, t.Role, t.Epoch)
-	})
+	return x.exec(ctx, Relaxed, `UPDATE leaders SET until = 0 WHERE role = $1 AND epoch = $2`, t.Role, t.Epoch)
 }
 
 const selectTerm = `SELECT epoch = $2 AND until > {now} FROM leaders WHERE role = $1 {for share}`
@@ -80,7 +74,7 @@ const selectTerm = `SELECT epoch = $2 AND until > {now} FROM leaders WHERE role 
 // leader before the end of the transaction.
 func (tx *Tx) checkTerm(ctx context.Context, t index.Term) error {
 	leads := false
-	err := tx.each(ctx, selectTerm, []any{t.Role, t.Epoch}, func(scan func(...any) error) error { return scan(&leads) })
+	err := tx.Each(ctx, selectTerm, []any{t.Role, t.Epoch}, func(scan func(...any) error) error { return scan(&leads) })
 	if err != nil {
 		return err
 	}
@@ -120,30 +114,34 @@ func (x *Index) SetLoads(ctx context.Context, t index.Term, loads map[backup.Fil
 		})
 	}
 	slices.SortFunc(list, func(a, b loadRow) int { return int(a.ID - b.ID) })
-	rows, err := json.Marshal(list)
+	_, err := asLeader(ctx, x, t, setLoads, list)
+	return err
+}
+
+// asLeader runs a statement whose parameter 1 is rows as JSON, unless t has ended. It returns the
+// number of changed rows.
+func asLeader[R any](ctx context.Context, x *Index, t index.Term, statement string, rows []R) (changed int, err error) {
+	list, err := json.Marshal(rows)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		if err := tx.checkTerm(ctx, t); err != nil || len(list) == 0 {
+	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		if err := tx.checkTerm(ctx, t); err != nil || len(rows) == 0 {
 			return err
 		}
-		return tx.exec(ctx, setLoads, string(rows))
+		changed, err = tx.change(ctx, statement, string(list))
+		return err
 	})
+	return changed, err
 }
 
 // Sites implements index.Leading.
 func (x *Index) Sites(ctx context.Context) ([]string, error) {
-	sites := []string{backup.DefaultSite}
-	err := x.query(ctx, "SELECT DISTINCT site FROM filers WHERE NOT retired", nil, func(scan func(...any) error) error {
-		var site string
-		err := scan(&site)
-		sites = append(sites, site)
-		return err
-	})
+	sites, err := listOf(ctx, x.query, "SELECT DISTINCT site FROM filers WHERE NOT retired", nil, oneColumn[string])
 	if err != nil {
 		return nil, err
 	}
+	sites = append(sites, backup.DefaultSite)
 	slices.Sort(sites)
 	return slices.Compact(sites), nil
 }

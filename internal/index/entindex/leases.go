@@ -29,19 +29,28 @@ type heldRow struct {
 // Extend implements index.Committing. Work that is being settled or claimed at this moment is
 // skipped.
 func (x *Index) Extend(ctx context.Context, held []index.Held, lease time.Duration, now time.Time) error {
+	return x.updateHeld(ctx, extendLeases, held, func(ctx context.Context, tx *Tx) ([]any, error) {
+		now, err := tx.at(ctx, now)
+		return []any{stamp(now.Add(lease)), now}, err
+	})
+}
+
+// updateHeld runs a statement for each table of open work. Its parameters are those that first
+// returns, the rows of the held work as JSON, and their ids.
+func (x *Index) updateHeld(ctx context.Context, statement string, held []index.Held, first func(context.Context, *Tx) ([]any, error)) error {
 	if len(held) == 0 {
 		return nil
 	}
 	tasks, batches := heldRows(held)
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		now, err := tx.at(ctx, now)
+		args, err := first(ctx, tx)
 		if err != nil {
 			return err
 		}
-		if err := tx.extend(ctx, walkTasks, tasks, now, lease); err != nil {
+		if err := tx.updateHeld(ctx, on(walkTasks, statement), args, tasks); err != nil {
 			return err
 		}
-		return tx.extend(ctx, readBatches, batches, now, lease)
+		return tx.updateHeld(ctx, on(readBatches, statement), args, batches)
 	})
 }
 
@@ -70,9 +79,7 @@ func once(held []heldRow) []heldRow {
 	return slices.CompactFunc(held, func(a, b heldRow) bool { return a.ID == b.ID && a.Snapshot == b.Snapshot })
 }
 
-// inGroups calls do for groups of rows of the size that a statement takes, with the rows as JSON
-// and their ids.
-func inGroups(held []heldRow, do func(rows string, ids []int64) error) error {
+func (tx *Tx) updateHeld(ctx context.Context, statement string, first []any, held []heldRow) error {
 	for group := range slices.Chunk(held, listLength) {
 		rows, err := json.Marshal(group)
 		if err != nil {
@@ -82,7 +89,7 @@ func inGroups(held []heldRow, do func(rows string, ids []int64) error) error {
 		for i := range group {
 			ids[i] = group[i].ID
 		}
-		if err := do(string(rows), ids); err != nil {
+		if err := tx.exec(ctx, statement, tx.anew(append(slices.Clone(first), string(rows), tx.List(ids))...)...); err != nil {
 			return err
 		}
 	}
@@ -101,12 +108,6 @@ UPDATE {work} AS w SET worker = h.worker, path = {unhex h.path},
     stalled = CASE WHEN h.stalled THEN coalesce(w.stalled, $2) END
 FROM {rows $3 AS h (id bigint, snapshot uuid, worker text, path text, stalled boolean)}
 WHERE w.id = h.id AND w.snapshot_id = h.snapshot AND w.id IN (SELECT id FROM mine)`
-
-func (tx *Tx) extend(ctx context.Context, table string, held []heldRow, now time.Time, lease time.Duration) error {
-	return inGroups(held, func(rows string, ids []int64) error {
-		return tx.exec(ctx, on(table, extendLeases), tx.anew(stamp(now.Add(lease)), now, rows, tx.List(ids))...)
-	})
-}
 
 const expireFuture = `
 UPDATE {work} SET lease_until = $1, worker = '', path = NULL, stalled = NULL
@@ -135,16 +136,7 @@ func (x *Index) ExpireFuture(ctx context.Context, after time.Duration, now time.
 // GiveBack implements index.Committing. Work that is being settled or claimed at this moment is
 // skipped.
 func (x *Index) GiveBack(ctx context.Context, held []index.Held) error {
-	if len(held) == 0 {
-		return nil
-	}
-	tasks, batches := heldRows(held)
-	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		if err := tx.giveBack(ctx, walkTasks, tasks); err != nil {
-			return err
-		}
-		return tx.giveBack(ctx, readBatches, batches)
-	})
+	return x.updateHeld(ctx, giveBack, held, func(context.Context, *Tx) ([]any, error) { return []any{noLease}, nil })
 }
 
 const giveBack = `
@@ -155,12 +147,6 @@ UPDATE {work} AS w SET lease_until = $1, worker = '', path = NULL, stalled = NUL
 FROM {rows $2 AS h (id bigint, snapshot uuid, worker text)}
 WHERE w.id = h.id AND w.snapshot_id = h.snapshot AND w.worker IN ('', h.worker)
     AND w.id IN (SELECT id FROM mine)`
-
-func (tx *Tx) giveBack(ctx context.Context, table string, held []heldRow) error {
-	return inGroups(held, func(rows string, ids []int64) error {
-		return tx.exec(ctx, on(table, giveBack), tx.anew(noLease, rows, tx.List(ids))...)
-	})
-}
 
 const expireLeases = `
 UPDATE {work} SET lease_until = $1, worker = '', path = NULL, stalled = NULL
@@ -180,9 +166,10 @@ func (x *Index) ExpireLeases(ctx context.Context, id backup.SnapshotID) error {
 // otherwise read all open work, which is in the requested order already.
 const selectHeld = `
 WITH held AS MATERIALIZED (
-    SELECT snapshot_id, id, attempt, lease_until, worker, path, stalled FROM {work} WHERE lease_until > $1
+    SELECT snapshot_id, id, attempt, lease_until, worker, path, stalled, filer_id FROM {work} WHERE lease_until > $1
 )
-SELECT * FROM held ORDER BY snapshot_id, id LIMIT $2`
+SELECT h.snapshot_id, h.id, h.attempt, h.lease_until, h.worker, h.path, h.stalled, (SELECT f.site FROM filers f WHERE f.id = h.filer_id)
+FROM (SELECT * FROM held ORDER BY snapshot_id, id LIMIT $2) AS h ORDER BY h.snapshot_id, h.id`
 
 // InHand implements index.Catalog.
 func (x *Index) InHand(ctx context.Context, now time.Time, limit int) ([]index.Work, error) {
@@ -214,7 +201,7 @@ func readHeld(scan func(...any) error) (w index.Work, id int64, err error) {
 	var of uuid.UUID
 	var path []byte
 	var stalled *time.Time
-	if err := scan(&of, &id, &w.Attempt, &w.Until, &w.Worker, &path, &stalled); err != nil {
+	if err := scan(&of, &id, &w.Attempt, &w.Until, &w.Worker, &path, &stalled, &w.Site); err != nil {
 		return w, 0, err
 	}
 	w.Snapshot, w.Until, w.Path = backup.SnapshotID(of), w.Until.UTC(), string(path)

@@ -11,8 +11,7 @@ import (
 
 // putLists stores what list chunks refer to. A list of lists is known only after the lists that it
 // refers to. So if a list is known, all chunks of its file are known, whatever the order of
-// messages. That needs no lock: a list always refers to the same chunks, and a known list stays
-// known.
+// messages. A list always refers to the same chunks.
 func (a *application) putLists(ctx context.Context) error {
 	var below []backup.ChunkID
 	for i, r := range a.results {
@@ -78,20 +77,36 @@ func (a *application) loadLists(ctx context.Context) (err error) {
 	return err
 }
 
+// knownLists returns which lists are known, together with all lists below them. Garbage collection
+// may have deleted a list below one that it left, because they are in different packs.
 func (a *application) knownLists(ctx context.Context, lists []backup.ChunkID) (map[backup.ChunkID]bool, error) {
-	known := map[backup.ChunkID]bool{}
-	if len(lists) == 0 {
-		return known, nil
+	known, seen, below := map[backup.ChunkID]bool{}, map[backup.ChunkID]bool{}, []backup.ChunkList{}
+	for len(lists) > 0 {
+		lists = slices.DeleteFunc(sortedIDs(lists), func(id backup.ChunkID) bool { return seen[id] })
+		var next []backup.ChunkID
+		for group := range slices.Chunk(lists, listLength) {
+			found, err := a.tx.Hot.KnownLists(ctx, group)
+			if err != nil {
+				return nil, err
+			}
+			for _, l := range found {
+				known[l.List] = true
+				if l.Nested {
+					below = append(below, l)
+					next = append(next, l.Chunks...)
+				}
+			}
+		}
+		for _, id := range lists {
+			seen[id] = true
+		}
+		lists = next
 	}
-	slices.SortFunc(lists, func(a, b backup.ChunkID) int { return slices.Compare(a[:], b[:]) })
-	for group := range slices.Chunk(slices.Compact(lists), listLength) {
-		found, err := a.tx.Hot.KnownLists(ctx, group)
-		if err != nil {
-			return nil, err
-		}
-		for _, id := range found {
-			known[id] = true
-		}
+	incomplete := func(l backup.ChunkList) bool {
+		return known[l.List] && slices.ContainsFunc(l.Chunks, func(id backup.ChunkID) bool { return !known[id] })
+	}
+	for i := slices.IndexFunc(below, incomplete); i >= 0; i = slices.IndexFunc(below, incomplete) {
+		delete(known, below[i].List)
 	}
 	return known, nil
 }

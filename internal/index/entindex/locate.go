@@ -13,8 +13,8 @@ func (x *Index) Locate(ctx context.Context, ids []backup.ChunkID) ([]index.Locat
 	return x.locate(ctx, ids, false)
 }
 
-// LocateAll implements index.Catalog.
-func (x *Index) LocateAll(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error) {
+// LocateReadable implements index.Catalog.
+func (x *Index) LocateReadable(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error) {
 	return x.locate(ctx, ids, true)
 }
 
@@ -24,28 +24,46 @@ func (x *Index) locate(ctx context.Context, ids []backup.ChunkID, condemned bool
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	rows, err := x.Backend.Places(ctx, sortedIDs(ids), condemned)
+	l, err := x.look(ctx, ids, condemned)
+	// Between two queries, a pack may be moved and deleted: its chunks are elsewhere then.
+	for tries := 0; err == nil && l.lost() && tries < 2; tries++ {
+		l, err = x.look(ctx, ids, condemned)
+	}
 	if err != nil {
 		return nil, err
-	}
-	l := location{x: x, condemned: condemned, packs: map[int64]*PackRow{}, found: make(map[backup.ChunkID]index.Location, len(rows))}
-	elsewhere, err := l.add(ctx, rows)
-	if err != nil {
-		return nil, err
-	}
-	if len(elsewhere) > 0 {
-		if rows, err = x.Backend.Copies(ctx, elsewhere); err != nil {
-			return nil, err
-		}
-		if _, err := l.add(ctx, rows); err != nil {
-			return nil, err
-		}
 	}
 	locations := make([]index.Location, len(ids))
 	for i, id := range ids {
 		locations[i] = l.found[id]
 	}
 	return locations, nil
+}
+
+// look makes the queries of locate once.
+func (x *Index) look(ctx context.Context, ids []backup.ChunkID, condemned bool) (*location, error) {
+	rows, err := x.Backend.Places(ctx, sortedIDs(ids), condemned)
+	if err != nil {
+		return nil, err
+	}
+	l := &location{x: x, condemned: condemned, packs: map[int64]*PackRow{}, found: make(map[backup.ChunkID]index.Location, len(rows))}
+	elsewhere, err := l.add(ctx, rows)
+	if err != nil || len(elsewhere) == 0 {
+		return l, err
+	}
+	if rows, err = x.Backend.Copies(ctx, elsewhere); err == nil {
+		_, err = l.add(ctx, rows)
+	}
+	return l, err
+}
+
+// lost reports whether one of the packs did not exist any more when it was looked up.
+func (l *location) lost() bool {
+	for _, pack := range l.packs {
+		if pack == nil {
+			return true
+		}
+	}
+	return false
 }
 
 func sortedIDs(ids []backup.ChunkID) []backup.ChunkID {
@@ -59,8 +77,8 @@ func (x *Index) LocateCopies(ctx context.Context, ids []backup.ChunkID) ([][]ind
 	return x.locateCopies(ctx, ids, false)
 }
 
-// LocateAllCopies implements index.Catalog.
-func (x *Index) LocateAllCopies(ctx context.Context, ids []backup.ChunkID) ([][]index.Location, error) {
+// LocateReadableCopies implements index.Catalog.
+func (x *Index) LocateReadableCopies(ctx context.Context, ids []backup.ChunkID) ([][]index.Location, error) {
 	return x.locateCopies(ctx, ids, true)
 }
 

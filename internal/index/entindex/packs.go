@@ -3,6 +3,7 @@ package entindex
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/google/uuid"
@@ -106,11 +107,7 @@ func (a *application) lockPacks(ctx context.Context) error {
 // insertPacks registers packs and returns the ids of the new ones. It inserts them in the order of
 // their names, so that two transactions do not wait for each other.
 func (tx *Tx) insertPacks(ctx context.Context, stored map[backup.PackID]*backup.PackStored) (map[backup.PackID]int64, error) {
-	names := make([]backup.PackID, 0, len(stored))
-	for name := range stored {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b backup.PackID) int { return slices.Compare(a[:], b[:]) })
+	names := slices.SortedFunc(maps.Keys(stored), func(a, b backup.PackID) int { return slices.Compare(a[:], b[:]) })
 	ids := map[backup.PackID]int64{}
 	for group := range slices.Chunk(names, insertRows) {
 		values := make([][]any, len(group))
@@ -118,22 +115,14 @@ func (tx *Tx) insertPacks(ctx context.Context, stored map[backup.PackID]*backup.
 			p := stored[name]
 			values[i] = []any{uuid.UUID(name), uuid.UUID(p.Snapshot), uuid.UUID(name), p.StoredBytes, appendFrames(nil, p.FrameBytes), len(p.Chunks)}
 		}
-		rows, err := tx.insert(ctx, "INSERT INTO packs (pack, snapshot, object, stored_bytes, frame_bytes, chunks) VALUES ", values,
-			" ON CONFLICT (pack) DO NOTHING RETURNING id, pack")
+		query, args := tx.insertStatement("INSERT INTO packs (pack, snapshot, object, stored_bytes, frame_bytes, chunks) VALUES ", values,
+			" ON CONFLICT (pack) DO NOTHING RETURNING pack, id")
+		added, err := mapOf[uuid.UUID, int64](ctx, tx.Each, query, args...)
 		if err != nil {
 			return nil, err
 		}
-		for rows.Next() {
-			var id int64
-			var name uuid.UUID
-			if err := rows.Scan(&id, &name); err != nil {
-				rows.Close()
-				return nil, err
-			}
+		for name, id := range added {
 			ids[backup.PackID(name)] = id
-		}
-		if err := closeRows(rows); err != nil {
-			return nil, err
 		}
 	}
 	return ids, nil
@@ -164,4 +153,14 @@ func JoinIDs(ids []backup.ChunkID) []byte {
 		b = append(b, ids[i][:]...)
 	}
 	return b
+}
+
+// SplitIDs is the inverse of JoinIDs. It ignores what follows the last whole id.
+func SplitIDs(b []byte) []backup.ChunkID {
+	const size = len(backup.ChunkID{})
+	ids := make([]backup.ChunkID, len(b)/size)
+	for i := range ids {
+		ids[i] = backup.ChunkID(b[i*size : (i+1)*size])
+	}
+	return ids
 }

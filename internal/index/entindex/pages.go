@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"sync"
 
 	"github.com/google/uuid"
 
@@ -13,8 +14,12 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// pagesLimit bounds the rows with listings that are in memory at a time.
-const pagesLimit = 256
+// pagesLimit bounds the rows with listings that one query returns. Twice as many are in memory. The
+// first query of several returns firstPages, so that the consumer begins early.
+const (
+	firstPages = 32
+	pagesLimit = 256
+)
 
 // Pages implements index.Catalog. It fetches a limited number of rows at a time, so that a slow
 // reader holds neither a connection nor a transaction. The versions of a committed snapshot do not
@@ -49,26 +54,46 @@ func (x *Index) Subtree(ctx context.Context, shard backup.ShardID, base backup.S
 	}
 }
 
-// subtree yields the rows of path and below that are valid at a snapshot.
+// A fetched is the result of one PagesAfter.
+type fetched struct {
+	rows []PageRow
+	err  error
+}
+
+// subtree yields the rows of path and below that are valid at a snapshot. While the consumer takes the
+// second half of the rows in memory, the next ones are fetched.
 func (x *Index) subtree(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, path string) iter.Seq2[PageRow, error] {
 	return func(yield func(PageRow, error) bool) {
-		var after []byte
-		var key backup.PageKey
-		for {
-			rows, err := x.Backend.PagesAfter(ctx, shard, at, Range{backup.PathKey(path), backup.PathKeyEnd(path)}, after, key, pagesLimit)
-			if err != nil {
-				yield(PageRow{}, err)
+		ctx, cancel := context.WithCancel(ctx)
+		var fetching sync.WaitGroup
+		defer fetching.Wait()
+		defer cancel()
+		next := make(chan fetched, 1)
+		fetch := func(after []byte, key backup.PageKey, limit int) {
+			fetching.Go(func() {
+				rows, err := x.Backend.PagesAfter(ctx, shard, at, Range{backup.PathKey(path), backup.PathKeyEnd(path)}, after, key, limit)
+				next <- fetched{rows, err}
+			})
+		}
+		limit := firstPages
+		fetch(nil, 0, limit)
+		for more := true; more; {
+			now := <-next
+			if now.err != nil {
+				yield(PageRow{}, now.err)
 				return
 			}
-			for i := range rows {
-				if !yield(rows[i], nil) {
+			more = len(now.rows) == limit
+			for i := range now.rows {
+				if more && i == len(now.rows)/2 {
+					last := &now.rows[len(now.rows)-1]
+					limit = min(2*limit, pagesLimit)
+					fetch(last.PathKey, last.Key, limit)
+				}
+				if !yield(now.rows[i], nil) {
 					return
 				}
 			}
-			if len(rows) < pagesLimit {
-				return
-			}
-			after, key = rows[len(rows)-1].PathKey, rows[len(rows)-1].Key
 		}
 	}
 }
@@ -143,10 +168,10 @@ func (x *Index) InterruptedListings(ctx context.Context, shard backup.ShardID, p
 	return x.Backend.InterruptedListings(ctx, shard, rowNames(shard, pages))
 }
 
-func rowNames(shard backup.ShardID, pages []backup.PageName) []PageName {
-	names := make([]PageName, len(pages))
+func rowNames(shard backup.ShardID, pages []backup.PageName) []PageID {
+	names := make([]PageID, len(pages))
 	for i, p := range pages {
-		names[i] = PageName{Shard: shard, Directory: listing.DirectoryID(p.Path), Key: p.Key}
+		names[i] = PageID{Shard: shard, Directory: listing.DirectoryID(p.Path), Key: p.Key}
 	}
 	return names
 }
@@ -221,6 +246,12 @@ func yieldChanges(rows iter.Seq2[PageRow, error], ended bool, yield func(index.C
 		c := index.Change{Ended: ended, Digest: row.Digest}
 		if err == nil {
 			c.PageVersion, err = row.version()
+		}
+		if err == nil && row.Replaces != nil {
+			old := backup.PageVersion{Path: c.Path, Key: c.Key, Fingerprint: row.Replaces.Fingerprint, Inode: row.Replaces.Inode, Listing: row.Replaces.Listing}
+			if listing.Digest(&old) == row.Replaces.Digest { // a damaged one differs from the store's
+				c.Replaces = old.Listing
+			}
 		}
 		if ended {
 			c.PageVersion = backup.PageVersion{Path: c.Path, Key: c.Key}

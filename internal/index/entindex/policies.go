@@ -73,7 +73,7 @@ func (x *Index) SetPolicy(ctx context.Context, p backup.Policy) (set backup.Poli
 		p.Floor, columns[2], columns[3],
 	}
 	err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		return tx.each(ctx, setPolicy, args, func(scan func(...any) error) (err error) {
+		return tx.Each(ctx, setPolicy, args, func(scan func(...any) error) (err error) {
 			set, err = readPolicy(scan)
 			return err
 		})
@@ -88,7 +88,7 @@ func (x *Index) SetPolicy(ctx context.Context, p backup.Policy) (set backup.Poli
 func (x *Index) RemovePolicy(ctx context.Context, name string) error {
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		id, found := int64(0), false
-		err := tx.each(ctx, `DELETE FROM policies WHERE name = $1 RETURNING id`, []any{name}, func(scan func(...any) error) error {
+		err := tx.Each(ctx, `DELETE FROM policies WHERE name = $1 RETURNING id`, []any{name}, func(scan func(...any) error) error {
 			found = true
 			return scan(&id)
 		})
@@ -104,14 +104,5 @@ func (x *Index) RemovePolicy(ctx context.Context, name string) error {
 
 // ListPolicies implements index.Policies.
 func (x *Index) ListPolicies(ctx context.Context) ([]backup.Policy, error) {
-	policies := []backup.Policy{}
-	err := x.query(ctx, selectPolicies, nil, func(scan func(...any) error) error {
-		p, err := readPolicy(scan)
-		policies = append(policies, p)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return policies, nil
+	return listOf(ctx, x.query, selectPolicies, nil, readPolicy)
 }

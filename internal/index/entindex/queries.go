@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	entsql "entgo.io/ent/dialect/sql"
 	"github.com/google/uuid"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -17,7 +18,7 @@ import (
 // its outcome. They are read for each result of a snapshot.
 var lockedColumns = slices.DeleteFunc(slices.Clone(snapshot.Columns), func(column string) bool {
 	return slices.Contains([]string{
-		snapshot.FieldSelection, snapshot.FieldTags, snapshot.FieldReason, snapshot.FieldBad, snapshot.FieldRoot, snapshot.FieldNewRoot, snapshot.FieldAllowShrink,
+		snapshot.FieldSelection, snapshot.FieldTags, snapshot.FieldReason, snapshot.FieldBad, snapshot.FieldForgotten, snapshot.FieldRoot, snapshot.FieldNewRoot, snapshot.FieldAllowShrink,
 		snapshot.FieldCompare, snapshot.FieldBase, snapshot.FieldBaseID, snapshot.FieldSortTime, snapshot.FieldCommitted, snapshot.FieldEnded,
 		snapshot.FieldRecorded, snapshot.FieldSegment, snapshot.FieldSegmentParts, snapshot.FieldCheckpoint, snapshot.FieldPages, snapshot.FieldPagesSum,
 	}, column)
@@ -26,19 +27,31 @@ var lockedColumns = slices.DeleteFunc(slices.Clone(snapshot.Columns), func(colum
 // lockSnapshot returns the counters and the state of a snapshot, which do not change until the end
 // of the transaction. Only the lockedColumns are set.
 func (tx *Tx) lockSnapshot(ctx context.Context, id backup.SnapshotID, exclusive bool) (*ent.Snapshot, error) {
-	query := tx.Snapshot.Query().Where(snapshot.ID(uuid.UUID(id)))
+	row, err := locked(tx, tx.Snapshot.Query().Where(snapshot.ID(uuid.UUID(id))), exclusive).Select(lockedColumns...).Only(ctx)
+	return row, orNotFound(err, "snapshot %s", id)
+}
+
+// locked makes a query lock its rows, against all other locks or only against exclusive ones. A
+// database in which a transaction that writes is alone needs no locks.
+func locked[Q interface {
+	ForUpdate(...entsql.LockOption) Q
+	ForShare(...entsql.LockOption) Q
+}](tx *Tx, query Q, exclusive bool) Q {
 	switch {
 	case tx.ForUpdate == "":
+		return query
 	case exclusive:
-		query.ForUpdate()
-	default:
-		query.ForShare()
+		return query.ForUpdate()
 	}
-	row, err := query.Select(lockedColumns...).Only(ctx)
+	return query.ForShare()
+}
+
+// orNotFound returns err, but if ent found no row, backup.ErrNotFound with the name of the row.
+func orNotFound(err error, format string, id any) error {
 	if ent.IsNotFound(err) {
-		return nil, fmt.Errorf("snapshot %s: %w", id, backup.ErrNotFound)
+		return fmt.Errorf(format+": %w", id, backup.ErrNotFound)
 	}
-	return row, err
+	return err
 }
 
 const insertPart = `
@@ -59,13 +72,7 @@ ORDER BY part`
 // stagedParts returns the parts before the last one. It fails with ErrPartMissing if one has not
 // arrived, or belongs to another walk of the attempt.
 func (tx *Tx) stagedParts(ctx context.Context, last *backup.SliceWalked) ([]*backup.SliceWalked, error) {
-	var results [][]byte
-	err := tx.each(ctx, selectParts, []any{int64(last.Task), last.Attempt, last.Part}, func(scan func(...any) error) error {
-		var result []byte
-		err := scan(&result)
-		results = append(results, result)
-		return err
-	})
+	results, err := listOf(ctx, tx.Each, selectParts, []any{int64(last.Task), last.Attempt, last.Part}, oneColumn[[]byte])
 	if err != nil {
 		return nil, err
 	}

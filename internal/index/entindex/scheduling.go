@@ -62,38 +62,28 @@ FROM {rows $1 AS b (filer bigint, policy bigint, revision bigint)}
 WHERE h.filer_id = b.filer AND NOT h.retired AND (h.policy_id <> b.policy OR h.policy_revision <> b.revision)`
 
 // Bind implements index.Scheduling with one statement, which writes only differences.
-func (x *Index) Bind(ctx context.Context, t index.Term, bound map[backup.FilerID]index.Binding) (changed int, err error) {
+func (x *Index) Bind(ctx context.Context, t index.Term, bound map[backup.FilerID]index.Binding) (int, error) {
 	list := make([]bindingRow, 0, len(bound))
 	for id, b := range bound {
 		list = append(list, bindingRow{int64(id), int64(b.Policy), b.Revision})
 	}
 	slices.SortFunc(list, func(a, b bindingRow) int { return int(a.Filer - b.Filer) })
-	rows, err := json.Marshal(list)
-	if err != nil {
-		return 0, err
-	}
-	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		if err := tx.checkTerm(ctx, t); err != nil {
-			return err
-		}
-		changed, err = tx.change(ctx, bindShards, string(rows))
-		return err
-	})
-	return changed, err
+	return asLeader(ctx, x, t, bindShards, list)
 }
 
-func ofPolicies(policies []backup.PolicyID) []int64 {
-	ids := make([]int64, len(policies))
-	for i, id := range policies {
-		ids[i] = int64(id)
+// numbers returns ids as the database has them.
+func numbers[ID ~int64](ids []ID) []int64 {
+	list := make([]int64, len(ids))
+	for i, id := range ids {
+		list[i] = int64(id)
 	}
-	return ids
+	return list
 }
 
 // Unplanned implements index.Scheduling.
 func (x *Index) Unplanned(ctx context.Context, policies []backup.PolicyID, after backup.ShardID, limit int) ([]index.Unplanned, error) {
 	rows, err := x.Backend.Client().Shard.Query().
-		Where(shard.Due(0), shard.PolicyIDIn(ofPolicies(policies)...), shard.Retired(false), shard.IDGT(int64(after))).
+		Where(shard.Due(0), shard.PolicyIDIn(numbers(policies)...), shard.Retired(false), shard.IDGT(int64(after))).
 		Order(shard.ByID()).Limit(limit).All(ctx)
 	if err != nil || len(rows) == 0 {
 		return nil, x.Backend.Wrap(err)
@@ -104,7 +94,7 @@ func (x *Index) Unplanned(ctx context.Context, policies []backup.PolicyID, after
 	}
 	list := make([]index.Unplanned, len(rows))
 	for i, row := range rows {
-		list[i] = index.Unplanned{Plan: toPlan(row), Bad: ended.bad[row.ID], Failed: ended.failed[row.ID]}
+		list[i] = index.Unplanned{Plan: toPlan(row), Bad: ended.bad[row.ID], Failed: ended.failed[row.ID].UTC()}
 		if row.LastGoodStarted != nil {
 			list[i].LastGood = row.LastGoodStarted.UTC()
 		}
@@ -127,36 +117,22 @@ WHERE h.last_number > h.last_good_number AND s.state = 'failed' AND s.ended IS N
 // markedBad selects shards that have a bad snapshot after their last good one. LIMIT makes Postgres
 // look into the index of each of these shards, instead of reading all snapshots.
 const markedBad = `
-SELECT h.id
+SELECT h.id, true
 FROM shards h
 WHERE h.last_number > h.last_good_number AND (
 	SELECT 1 FROM snapshots s
-	WHERE s.shard_id = h.id AND s.number > h.last_good_number AND s.state = 'committed' AND s.bad <> ''
+	WHERE s.shard_id = h.id AND s.number > h.last_good_number AND s.state = 'committed' AND s.forgotten IS NULL AND s.bad <> ''
 	LIMIT 1) = 1`
 
 // endedNotGood returns what ended without a good snapshot. The number of a shard's last snapshot,
 // and that of its last good one, bound the search to shards of which something has.
 func (x *Index) endedNotGood(ctx context.Context) (notGood, error) {
-	found := notGood{map[int64]time.Time{}, map[int64]bool{}}
-	err := x.query(ctx, newestFailed, nil,
-		func(scan func(...any) error) error {
-			var of int64
-			var ended time.Time
-			err := scan(&of, &ended)
-			found.failed[of] = ended.UTC()
-			return err
-		})
+	failed, err := mapOf[int64, time.Time](ctx, x.query, newestFailed)
 	if err != nil {
-		return found, err
+		return notGood{}, err
 	}
-	err = x.query(ctx, markedBad, nil,
-		func(scan func(...any) error) error {
-			var of int64
-			err := scan(&of)
-			found.bad[of] = true
-			return err
-		})
-	return found, err
+	bad, err := mapOf[int64, bool](ctx, x.query, markedBad)
+	return notGood{failed, bad}, err
 }
 
 // planRow is a Plan as PlanShards sends it to the database.
@@ -181,16 +157,8 @@ func (x *Index) PlanShards(ctx context.Context, t index.Term, plans []index.Plan
 	for i, p := range plans {
 		list[i] = planRow{int64(p.Shard), int64(p.Policy), p.Revision, micros(p.Due), micros(p.Deadline), int64(p.Good)}
 	}
-	rows, err := json.Marshal(list)
-	if err != nil {
-		return err
-	}
-	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		if err := tx.checkTerm(ctx, t); err != nil || len(list) == 0 {
-			return err
-		}
-		return tx.exec(ctx, planShards, string(rows))
-	})
+	_, err := asLeader(ctx, x, t, planShards, list)
+	return err
 }
 
 // latestRow is the latest time at which shards of a policy may be due, as Unplan sends it to the
@@ -206,30 +174,19 @@ FROM {rows $1 AS l (policy bigint, due bigint)}
 WHERE h.policy_id = l.policy AND h.due > l.due AND NOT h.retired`
 
 // Unplan implements index.Scheduling.
-func (x *Index) Unplan(ctx context.Context, t index.Term, after map[backup.PolicyID]time.Time) (dropped int, err error) {
+func (x *Index) Unplan(ctx context.Context, t index.Term, after map[backup.PolicyID]time.Time) (int, error) {
 	list := make([]latestRow, 0, len(after))
 	for id, due := range after {
 		list = append(list, latestRow{int64(id), micros(due)})
 	}
 	slices.SortFunc(list, func(a, b latestRow) int { return int(a.Policy - b.Policy) })
-	rows, err := json.Marshal(list)
-	if err != nil {
-		return 0, err
-	}
-	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		if err := tx.checkTerm(ctx, t); err != nil || len(list) == 0 {
-			return err
-		}
-		dropped, err = tx.change(ctx, unplanShards, string(rows))
-		return err
-	})
-	return dropped, err
+	return asLeader(ctx, x, t, unplanShards, list)
 }
 
 // DueShards implements index.Scheduling.
 func (x *Index) DueShards(ctx context.Context, now time.Time, policies []backup.PolicyID) ([]index.Plan, map[backup.FilerID]int, error) {
 	rows, err := x.Backend.Client().Shard.Query().
-		Where(shard.DueGT(0), shard.DueLTE(micros(now)), shard.PolicyIDIn(ofPolicies(policies)...), shard.Retired(false)).
+		Where(shard.DueGT(0), shard.DueLTE(micros(now)), shard.PolicyIDIn(numbers(policies)...), shard.Retired(false)).
 		Select(shard.FieldID, shard.FieldFilerID, shard.FieldPolicyID, shard.FieldPolicyRevision, shard.FieldDue, shard.FieldDeadline, shard.FieldLastGoodNumber).
 		All(ctx)
 	if err != nil {
@@ -275,12 +232,7 @@ func (x *Index) BeginDue(ctx context.Context, t index.Term, p index.Plan, now ti
 
 // policyNames returns the names of all policies.
 func (x *Index) policyNames(ctx context.Context) (map[backup.PolicyID]string, error) {
-	policies, err := x.ListPolicies(ctx)
-	names := make(map[backup.PolicyID]string, len(policies))
-	for i := range policies {
-		names[policies[i].ID] = policies[i].Name
-	}
-	return names, err
+	return mapOf[backup.PolicyID, string](ctx, x.query, "SELECT id, name FROM policies")
 }
 
 // policySelection returns the exclusions of the policy of a shard.
@@ -289,7 +241,7 @@ func (tx *Tx) policySelection(ctx context.Context, of *ent.Shard) (backup.Select
 		return backup.Selection{}, nil
 	}
 	var s backup.Selection // of a policy that is being removed: none
-	err := tx.each(ctx, `SELECT selection FROM policies WHERE id = $1`, []any{of.PolicyID}, func(scan func(...any) error) error {
+	err := tx.Each(ctx, `SELECT selection FROM policies WHERE id = $1`, []any{of.PolicyID}, func(scan func(...any) error) error {
 		var selection []byte
 		if err := scan(&selection); err != nil {
 			return err

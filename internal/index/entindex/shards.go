@@ -41,11 +41,8 @@ func (x *Index) EnsureShard(ctx context.Context, of backup.FilerID, name, source
 	query := x.Backend.Client().Shard.Query().Where(shard.FilerID(int64(of)), shard.Name(name))
 	row, err := query.Clone().Only(ctx)
 	if ent.IsNotFound(err) || err == nil && (row.Source != source || row.Retired) {
-		err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-			_, err := tx.ExecContext(ctx, "INSERT INTO shards (shard_key, filer_id, name, source) VALUES ($1,$2,$3,$4) "+
-				"ON CONFLICT (filer_id, name) DO UPDATE SET source = excluded.source, retired = false", uuid.UUID(backup.NewShardKey()), int64(of), name, source)
-			return err
-		})
+		err = x.exec(ctx, Durable, "INSERT INTO shards (shard_key, filer_id, name, source) VALUES ($1,$2,$3,$4) "+
+			"ON CONFLICT (filer_id, name) DO UPDATE SET source = excluded.source, retired = false", uuid.UUID(backup.NewShardKey()), int64(of), name, source)
 		if err == nil {
 			row, err = query.Only(ctx)
 		}
@@ -73,11 +70,7 @@ func (x *Index) AddShard(ctx context.Context, s backup.Shard) (backup.Shard, err
 		if of.Retired {
 			return fmt.Errorf("filer %q is retired: %w", of.Name, backup.ErrNotFound)
 		}
-		query := tx.Shard.Query().Where(shard.FilerID(of.ID), shard.Name(s.Name))
-		if tx.ForUpdate != "" {
-			query.ForUpdate()
-		}
-		found, err := query.Only(ctx)
+		found, err := locked(tx, tx.Shard.Query().Where(shard.FilerID(of.ID), shard.Name(s.Name)), true).Only(ctx)
 		switch {
 		case ent.IsNotFound(err):
 			row, err = tx.Shard.Create().SetShardKey(uuid.UUID(backup.NewShardKey())).SetFilerID(of.ID).SetName(s.Name).
@@ -108,15 +101,15 @@ func (x *Index) SetShard(ctx context.Context, s backup.Shard) error {
 	}
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		err := tx.Shard.UpdateOneID(int64(s.ID)).SetSource(s.Source).SetPattern(s.Snapshots).SetSelection(s.Selection).Exec(ctx)
-		if ent.IsNotFound(err) {
-			return fmt.Errorf("shard %d: %w", s.ID, backup.ErrNotFound)
-		}
-		return err
+		return orNotFound(err, "shard %d", s.ID)
 	})
 }
 
 // RetireShard implements index.Filers.
-func (x *Index) RetireShard(ctx context.Context, id backup.ShardID) error {
+func (x *Index) RetireShard(ctx context.Context, id backup.ShardID, by string) error {
+	if err := checkReason(by, ""); err != nil {
+		return err
+	}
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		row, err := tx.lockShard(ctx, id)
 		if err != nil {
@@ -129,24 +122,26 @@ func (x *Index) RetireShard(ctx context.Context, id backup.ShardID) error {
 		case runs:
 			return fmt.Errorf("shard %q: %w", row.Name, backup.ErrRunning)
 		case row.LastNumber == 0:
-			return tx.Shard.DeleteOneID(row.ID).Exec(ctx)
+			held, err := tx.count(ctx, `SELECT count(*) FROM holds WHERE shard = $1`, row.ID)
+			if err != nil {
+				return err
+			}
+			if held == 0 {
+				return tx.Shard.DeleteOneID(row.ID).Exec(ctx)
+			}
 		}
-		return tx.Shard.UpdateOneID(row.ID).SetRetired(true).Exec(ctx)
+		if err := tx.Shard.UpdateOneID(row.ID).SetRetired(true).Exec(ctx); err != nil {
+			return err
+		}
+		return tx.writeLog(ctx, by, actionRetire, fmt.Sprintf("shard %d", id), "")
 	})
 }
 
 // lockShard returns a shard with its filer. The shard does not change until the end of the
 // transaction.
 func (tx *Tx) lockShard(ctx context.Context, id backup.ShardID) (*ent.Shard, error) {
-	query := tx.Shard.Query().Where(shard.ID(int64(id))).WithFiler()
-	if tx.ForUpdate != "" {
-		query.ForUpdate()
-	}
-	row, err := query.Only(ctx)
-	if ent.IsNotFound(err) {
-		return nil, fmt.Errorf("shard %d: %w", id, backup.ErrNotFound)
-	}
-	return row, err
+	row, err := locked(tx, tx.Shard.Query().Where(shard.ID(int64(id))).WithFiler(), true).Only(ctx)
+	return row, orNotFound(err, "shard %d", id)
 }
 
 // ListShards implements index.Filers.
@@ -194,8 +189,8 @@ func (x *Index) ListShards(ctx context.Context, f index.ShardFilter) ([]index.Sh
 		}
 		s := index.ShardStatus{
 			Shard: toShard(row), Filer: of, Number: backup.SnapshotNumber(row.LastGoodNumber),
-			Files: row.LastGoodFiles, Bytes: row.LastGoodBytes, Running: runs[row.ID],
-			Bad: ended.bad[row.ID], Failed: ended.failed[row.ID],
+			Files: row.LastGoodFiles, Bytes: row.LastGoodBytes, Running: backup.SnapshotID(runs[row.ID]),
+			Bad: ended.bad[row.ID], Failed: ended.failed[row.ID].UTC(),
 			Policy: policies[backup.PolicyID(row.PolicyID)], Plan: toPlan(row),
 		}
 		if row.LastGood != nil && row.LastGoodStarted != nil {
@@ -210,14 +205,6 @@ func (x *Index) ListShards(ctx context.Context, f index.ShardFilter) ([]index.Sh
 }
 
 // runningByShard returns the running snapshots, of which there are at most as many as shards.
-func (x *Index) runningByShard(ctx context.Context) (map[int64]backup.SnapshotID, error) {
-	runs := map[int64]backup.SnapshotID{}
-	err := x.query(ctx, "SELECT shard_id, id FROM snapshots WHERE "+isRunning, nil, func(scan func(...any) error) error {
-		var of int64
-		var id uuid.UUID
-		err := scan(&of, &id)
-		runs[of] = backup.SnapshotID(id)
-		return err
-	})
-	return runs, err
+func (x *Index) runningByShard(ctx context.Context) (map[int64]uuid.UUID, error) {
+	return mapOf[int64, uuid.UUID](ctx, x.query, "SELECT shard_id, id FROM snapshots WHERE "+isRunning)
 }

@@ -9,18 +9,19 @@ import (
 )
 
 // shares distributes a claim. It knows the assigned and the open work of each filer, and chooses
-// within the bounds. It needs leases first, then filers, then open work.
+// within the bounds. Its user adds the leases first, then the filers, then the open work.
 type shares struct {
-	limit, free int // of this claim; of queued
-	queued      int // the claim's bound; math.MaxInt: none
-	leases      map[int64]leases
-	filers      []*filerShare
-	of          map[int64]*filerShare
-	sites       map[string]*siteShare // of filers with a running snapshot
-	allSites    int                   // number of sites of all filers
+	limit    int // how much this claim may still choose
+	free     int // how much of queued is not assigned yet
+	queued   int // maximum work assigned at a time; math.MaxInt: unlimited
+	leases   map[int64]leases
+	filers   []*filerShare
+	of       map[int64]*filerShare
+	sites    map[string]*siteShare // of filers with a running snapshot
+	allSites int                   // number of sites of all filers
 }
 
-// leases are the numbers of running leases of one filer: all, and those that count for Queued.
+// leases counts the running leases of one filer. queued leaves out those of stalled work.
 type leases struct{ all, queued int }
 
 type filerShare struct {
@@ -81,8 +82,8 @@ func (p *shares) open(filer, id int64) {
 	f.site.active = true
 }
 
-// ask returns how much open work of a filer to search for: its room and up to as much again as its
-// slots. The surplus shows whether there will be work for all slots again.
+// ask returns how much open work of a filer to search for: as much as it has room for, and at most
+// as much again as it has slots. A surplus shows that there is work for slots that become free.
 func (p *shares) ask(f *filerShare) int {
 	if f.asked = p.roomOf(f); f.asked > 0 {
 		f.asked += min(f.slots, max(1, plentyOfWork/len(p.filers)))
@@ -102,8 +103,8 @@ func (p *shares) scarce(filer int64) bool {
 }
 
 // ofSite returns the part of Queued that one site may use. The sites that have work divide it
-// evenly, with one equal share kept free for a site that has none yet. When that site gets work,
-// its share is free even if no worker of the other sites ever appears.
+// evenly, and leave one equal share free. A site that gets work later finds that share, even if the
+// other sites have no worker that could finish theirs.
 func (p *shares) ofSite() int {
 	active := 0
 	for _, site := range p.sites {

@@ -101,7 +101,7 @@ func (tx *Tx) insertSnapshot(ctx context.Context, of *ent.Shard, s backup.Snapsh
 	number := of.LastNumber + 1
 	base, err := tx.Snapshot.Query().Where(snapshot.ShardID(of.ID), snapshot.State(string(backup.Committed))).
 		Order(snapshot.ByNumber(entsql.OrderDesc())).Limit(1).
-		Select(snapshot.FieldID, snapshot.FieldNumber, snapshot.FieldRoot).All(ctx)
+		Select(snapshot.FieldID, snapshot.FieldNumber, snapshot.FieldRoot, snapshot.FieldFiles, snapshot.FieldDirectories, snapshot.FieldErrors).All(ctx)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,8 @@ func (tx *Tx) insertSnapshot(ctx context.Context, of *ent.Shard, s backup.Snapsh
 		SetCompare(of.Edges.Filer.Compare).SetTags(s.Tags).SetTasksAnnounced(1)
 	if len(base) > 0 {
 		create.SetBase(base[0].Number).SetBaseID(base[0].ID)
-		if !s.NewRoot {
+		counts := countsOf(base[0])
+		if !s.NewRoot && !counts.Empty() {
 			create.SetRoot(base[0].Root)
 		}
 	}
@@ -157,8 +158,8 @@ func (tx *Tx) tellSnapshot(ctx context.Context) error {
 }
 
 // ListenSnapshots implements index.Committing.
-func (x *Index) ListenSnapshots(ctx context.Context, told func()) error {
-	return x.Backend.ListenSnapshots(ctx, told)
+func (x *Index) ListenSnapshots(ctx context.Context, notify func()) error {
+	return x.Backend.ListenSnapshots(ctx, notify)
 }
 
 // CompleteSnapshots implements index.Committing.
@@ -339,8 +340,5 @@ func (x *Index) CondemnPacks(ctx context.Context, packs []backup.PackID) error {
 }
 
 func (x *Index) notFound(err error, id backup.SnapshotID) error {
-	if ent.IsNotFound(err) {
-		return fmt.Errorf("snapshot %s: %w", id, backup.ErrNotFound)
-	}
-	return x.Backend.Wrap(err)
+	return x.Backend.Wrap(orNotFound(err, "snapshot %s", id))
 }

@@ -87,8 +87,8 @@ func (tx *Tx) anew(args ...any) []any {
 	return append([]any{tx.PlanAnew}, args...)
 }
 
-// each runs a query (see Dialect.sql) of the transaction and calls do for each row.
-func (tx *Tx) each(ctx context.Context, query string, args []any, do func(scan func(...any) error) error) error {
+// Each runs a query (see Dialect.sql) of the transaction and calls do for each row.
+func (tx *Tx) Each(ctx context.Context, query string, args []any, do func(scan func(...any) error) error) error {
 	rows, err := tx.QueryContext(ctx, tx.sql(query), args...)
 	if err != nil {
 		return err
@@ -102,26 +102,65 @@ func (tx *Tx) each(ctx context.Context, query string, args []any, do func(scan f
 	return closeRows(rows)
 }
 
-// eachOf is each for a query with a list, in the way of execList.
+// eachOf is Tx.Each for a query with a list, in the way of execList.
 func eachOf[T int64 | uuid.UUID](ctx context.Context, tx *Tx, query string, list []T, do func(scan func(...any) error) error) error {
 	for group := range slices.Chunk(list, listLength) {
-		if err := tx.each(ctx, query, tx.anew(tx.List(group)), do); err != nil {
+		if err := tx.Each(ctx, query, tx.anew(tx.List(group)), do); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// insert runs an INSERT of many rows, and returns the rows of its RETURNING clause.
-func (tx *Tx) insert(ctx context.Context, head string, values [][]any, tail string) (*sql.Rows, error) {
-	query, args := tx.insertStatement(head, values, tail)
-	return tx.QueryContext(ctx, query, args...)
+// each is a query that calls do for each row: Tx.Each, or Index.query.
+type each func(ctx context.Context, query string, args []any, do func(scan func(...any) error) error) error
+
+// listOf returns what read makes of each row of a query.
+func listOf[T any](ctx context.Context, each each, query string, args []any, read func(scan func(...any) error) (T, error)) ([]T, error) {
+	list := []T{}
+	err := each(ctx, query, args, func(scan func(...any) error) error {
+		value, err := read(scan)
+		list = append(list, value)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
 }
 
-func (tx *Tx) insertAll(ctx context.Context, head string, values [][]any) error {
-	query, args := tx.insertStatement(head, values, "")
-	_, err := tx.ExecContext(ctx, query, args...)
-	return err
+// oneColumn reads a row of one column.
+func oneColumn[T any](scan func(...any) error) (value T, err error) {
+	err = scan(&value)
+	return value, err
+}
+
+// mapOf returns the rows of a query that has a key and a value in each.
+func mapOf[K comparable, V any](ctx context.Context, each each, query string, args ...any) (map[K]V, error) {
+	found := map[K]V{}
+	err := each(ctx, query, args, func(scan func(...any) error) error {
+		var key K
+		var value V
+		err := scan(&key, &value)
+		found[key] = value
+		return err
+	})
+	return found, err
+}
+
+// insertAll inserts a row of values for each element of list.
+func insertAll[T any](ctx context.Context, tx *Tx, head string, list []T, values func(*T) []any) error {
+	for group := range slices.Chunk(list, insertRows) {
+		rows := make([][]any, len(group))
+		for i := range group {
+			rows[i] = values(&group[i])
+		}
+		query, args := tx.insertStatement(head, rows, "")
+		if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d *Dialect) insertStatement(head string, values [][]any, tail string) (string, []any) {

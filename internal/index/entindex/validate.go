@@ -20,7 +20,7 @@ func validate(r index.Result) error {
 		return validatePack(r.Pack)
 	case r.Lists != nil && r == index.Result{Lists: r.Lists}:
 		return validateLists(r.Lists)
-	case r.Batch != nil && r == index.Result{Batch: r.Batch}:
+	case r.Batch != nil && r == index.Result{Batch: r.Batch, GiveUp: r.GiveUp}:
 		return validateBatch(r.Batch)
 	}
 	return invalid("a result must be exactly one of slice, pack, lists and batch")

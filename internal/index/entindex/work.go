@@ -14,8 +14,8 @@ const (
 	readBatches = "read_batches"
 )
 
-// on returns a statement with the name of its table. pairs are further names in it, and what they
-// stand for.
+// on returns a statement for one of the tables. pairs alternates further placeholders in the
+// statement and their replacements.
 func on(table, statement string, pairs ...string) string {
 	for i := 0; i < len(pairs); i += 2 {
 		statement = strings.ReplaceAll(statement, pairs[i], pairs[i+1])
@@ -27,8 +27,8 @@ func on(table, statement string, pairs ...string) string {
 // once.
 var noLease = time.Unix(0, 0).UTC()
 
-// An openTask is a row of walk_tasks, and an openBatch a row of read_batches, as far as results are
-// judged by it.
+// An openTask has the columns of walk_tasks by which results are judged. An openBatch has those of
+// read_batches.
 type openTask struct {
 	snapshot            uuid.UUID
 	attempt, generation int32

@@ -1,6 +1,7 @@
 package entindex
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"slices"
@@ -14,7 +15,7 @@ import (
 // writes is everything that an application has decided to write.
 type writes struct {
 	trees []Tree
-	ended []PageName
+	ended []PageID
 	pages []PageRow
 
 	settledTasks, settledBatches []int64
@@ -61,7 +62,7 @@ func (a *application) writePages(ctx context.Context) error {
 		}
 	}
 	if len(w.ended) > 0 {
-		slices.SortFunc(w.ended, comparePageNames)
+		slices.SortFunc(w.ended, comparePageIDs)
 		if err := a.tx.Hot.EndPages(ctx, slices.Compact(w.ended)); err != nil {
 			return err
 		}
@@ -71,21 +72,19 @@ func (a *application) writePages(ctx context.Context) error {
 	}
 	// If a page occurs twice, the later one counts.
 	slices.Reverse(w.pages)
-	slices.SortStableFunc(w.pages, func(a, b PageRow) int { return comparePageNames(a.name(), b.name()) })
-	w.pages = slices.CompactFunc(w.pages, func(a, b PageRow) bool { return a.name() == b.name() })
-	return a.tx.Hot.PutPages(ctx, w.pages)
+	slices.SortStableFunc(w.pages, func(a, b PageRow) int { return comparePageIDs(a.id(), b.id()) })
+	w.pages = slices.CompactFunc(w.pages, func(a, b PageRow) bool { return a.id() == b.id() })
+	pages, err := a.tx.store(ctx, w.pages)
+	if err != nil || len(pages) == 0 {
+		return err
+	}
+	return a.tx.Hot.PutPages(ctx, pages)
 }
 
-func (p *PageRow) name() PageName { return PageName{p.Shard, p.Number, p.Directory, p.Key} }
+func (p *PageRow) id() PageID { return PageID{p.Shard, p.Number, p.Directory, p.Key} }
 
-func comparePageNames(a, b PageName) int {
-	if c := cmp.Compare(a.Shard, b.Shard); c != 0 {
-		return c
-	}
-	if c := slices.Compare(a.Directory[:], b.Directory[:]); c != 0 {
-		return c
-	}
-	return cmp.Compare(a.Key, b.Key)
+func comparePageIDs(a, b PageID) int {
+	return cmp.Or(cmp.Compare(a.Shard, b.Shard), bytes.Compare(a.Directory[:], b.Directory[:]), cmp.Compare(a.Key, b.Key))
 }
 
 const (
@@ -114,25 +113,17 @@ func (a *application) settle(ctx context.Context) error {
 }
 
 func (a *application) announce(ctx context.Context) error {
-	for group := range slices.Chunk(a.writes.newTasks, insertRows) {
-		values := make([][]any, len(group))
-		for i, t := range group {
-			values[i] = []any{t.snapshot, t.filer, t.generation, noLease, encodeChild(t.child)}
-		}
-		if err := a.tx.insertAll(ctx, "INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories) VALUES ", values); err != nil {
-			return err
-		}
+	const tasks = "INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories) VALUES "
+	err := insertAll(ctx, a.tx, tasks, a.writes.newTasks, func(t *newTask) []any {
+		return []any{t.snapshot, t.filer, t.generation, noLease, encodeChild(t.child)}
+	})
+	if err != nil {
+		return err
 	}
-	for group := range slices.Chunk(a.writes.newBatches, insertRows) {
-		values := make([][]any, len(group))
-		for i, b := range group {
-			values[i] = []any{b.snapshot, b.filer, noLease, digestNames(b.toRead.Pages), encodeToRead(b.toRead)}
-		}
-		if err := a.tx.insertAll(ctx, "INSERT INTO read_batches (snapshot_id, filer_id, lease_until, names, pages) VALUES ", values); err != nil {
-			return err
-		}
-	}
-	return nil
+	const batches = "INSERT INTO read_batches (snapshot_id, filer_id, lease_until, names, pages) VALUES "
+	return insertAll(ctx, a.tx, batches, a.writes.newBatches, func(b *newBatch) []any {
+		return []any{b.snapshot, b.filer, noLease, digestNames(b.toRead.Pages), encodeToRead(b.toRead)}
+	})
 }
 
 // Upper limits for the texts of a problem. Longer texts are truncated.
@@ -142,16 +133,10 @@ const (
 )
 
 func (a *application) writeProblems(ctx context.Context) error {
-	for group := range slices.Chunk(a.writes.problems, insertRows) {
-		values := make([][]any, len(group))
-		for i, p := range group {
-			values[i] = []any{p.snapshot, []byte(p.Path), text(p.Op, maxOpBytes), text(p.Err, maxErrorBytes)}
-		}
-		if err := a.tx.insertAll(ctx, "INSERT INTO problems (snapshot_id, path, op, error) VALUES ", values); err != nil {
-			return err
-		}
-	}
-	return nil
+	const head = "INSERT INTO problems (snapshot_id, path, op, error) VALUES "
+	return insertAll(ctx, a.tx, head, a.writes.problems, func(p *newProblem) []any {
+		return []any{p.snapshot, []byte(p.Path), text(p.Op, maxOpBytes), text(p.Err, maxErrorBytes)}
+	})
 }
 
 func (a *application) writeCounters(ctx context.Context) error {

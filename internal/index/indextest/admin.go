@@ -111,7 +111,8 @@ func testBeginSnapshot(t *testing.T, fresh func(testing.TB) Database) {
 	task := f.claimTask(s)
 	wantTask := backup.WalkTask{
 		Job: backup.Job{
-			Snapshot: s.ID, Filer: f.shard.Filer, Shard: f.shard.ID, Number: 1, Started: backup.TimeOf(f.now), Source: f.shard.Source,
+			Snapshot: s.ID, Filer: f.shard.Filer, Shard: f.shard.ID, FilerName: "filer", ShardName: f.shard.Name,
+			Number: 1, Started: backup.TimeOf(f.now), Source: f.shard.Source,
 			AllowShrink: true, Selection: wanted.Selection, Compare: backup.CompareAll, Site: backup.DefaultSite,
 		},
 		ID: task.ID, Attempt: 1, Directories: []string{""}, Scarce: true,

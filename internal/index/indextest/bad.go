@@ -1,6 +1,7 @@
 package indextest
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -43,13 +44,13 @@ func testBad(t *testing.T, fresh func(testing.TB) Database) {
 	plan := index.Plan{Shard: f.shard.ID, Filer: f.shard.Filer, Binding: b, Due: f.now.Add(time.Hour), Deadline: f.now.Add(2 * time.Hour), Good: three.Number}
 	f.must(f.x.PlanShards(f.ctx, term, []index.Plan{plan}))
 
-	f.must(f.x.SetBad(f.ctx, two.ID, "of the wrong export"))
+	f.must(f.x.SetBad(f.ctx, two.ID, "tester", "of the wrong export"))
 	wantGood(three, 10)
 	if len(f.unplanned(p, 0, 10)) != 0 {
 		t.Fatal("the last good one is the same, and the shard is planned again")
 	}
-	f.must(f.x.SetBad(f.ctx, three.ID, "half of it was gone"))
-	f.must(f.x.SetBad(f.ctx, three.ID, "half of it was gone"))
+	f.must(f.x.SetBad(f.ctx, three.ID, "tester", "half of it was gone"))
+	f.must(f.x.SetBad(f.ctx, three.ID, "tester", "half of it was gone"))
 	wantGood(one, 1000)
 	if got := f.snapshot(three.ID); got.Bad != "half of it was gone" || got.State != backup.Committed {
 		t.Fatalf("%+v", got)
@@ -64,19 +65,25 @@ func testBad(t *testing.T, fresh func(testing.TB) Database) {
 	if four.Base != three.Number || four.BaseID != three.ID {
 		t.Fatalf("based on %d, want 3", four.Base)
 	}
-	f.wants(f.x.SetBad(f.ctx, four.ID, "it runs"), backup.ErrNotFound)
+	f.wants(f.x.SetBad(f.ctx, four.ID, "tester", "it runs"), backup.ErrNotFound)
 	f.fail(four.ID, "gone")
-	f.wants(f.x.SetBad(f.ctx, four.ID, "it has failed"), backup.ErrNotFound)
-	f.wants(f.x.SetBad(f.ctx, backup.NewSnapshotID(), "there is none"), backup.ErrNotFound)
-	f.wants(f.x.SetBad(f.ctx, one.ID, "\xff"), backup.ErrInvalid)
+	f.wants(f.x.SetBad(f.ctx, four.ID, "tester", "it has failed"), backup.ErrNotFound)
+	f.wants(f.x.SetBad(f.ctx, backup.NewSnapshotID(), "tester", "there is none"), backup.ErrNotFound)
+	f.wants(f.x.SetBad(f.ctx, one.ID, "tester", "\xff"), backup.ErrInvalid)
 
-	f.must(f.x.SetBad(f.ctx, one.ID, "all of them"))
+	f.must(f.x.SetBad(f.ctx, one.ID, "tester", "all of them"))
 	wantGood(backup.Snapshot{}, 0)
-	f.must(f.x.SetBad(f.ctx, two.ID, ""))
+	f.must(f.x.SetBad(f.ctx, two.ID, "tester", ""))
 	wantGood(two, 900)
-	f.must(f.x.SetBad(f.ctx, three.ID, ""))
+	f.must(f.x.SetBad(f.ctx, three.ID, "tester", ""))
 	wantGood(three, 10)
-	f.must(f.x.SetBad(f.ctx, three.ID, "again"))
+	f.must(f.x.SetBad(f.ctx, three.ID, "tester", "again"))
 	five := f.commitFiles(800)
 	wantGood(five, 800)
+
+	marked := func(s backup.Snapshot, action, reason string) string {
+		return fmt.Sprintf("tester: %s %s: %s", action, s.ID, reason)
+	}
+	f.wantLog(marked(two, "mark-bad", "of the wrong export"), marked(three, "mark-bad", "half of it was gone"), marked(three, "mark-bad", "half of it was gone"),
+		marked(one, "mark-bad", "all of them"), marked(two, "mark-good", ""), marked(three, "mark-good", ""), marked(three, "mark-bad", "again"))
 }

@@ -172,13 +172,13 @@ func testManyCopies(t *testing.T, fresh func(testing.TB) Database) {
 }
 
 // wantCopies checks that all places of a chunk are found: those in condemned packs last, and only
-// by LocateAllCopies.
+// by LocateReadableCopies.
 func (f *fixture) wantCopies(chunk int, living, condemned []*backup.PackStored) {
 	f.Helper()
 	ids := []backup.ChunkID{chunkID(chunk), chunkID(1 << 20), chunkID(chunk)} // one that does not exist, and one twice
 	found, err := f.x.LocateCopies(f.ctx, ids)
 	f.must(err)
-	all, err := f.x.LocateAllCopies(f.ctx, ids)
+	all, err := f.x.LocateReadableCopies(f.ctx, ids)
 	f.must(err)
 	if len(found) != 3 || len(all) != 3 || len(found[1])+len(all[1]) > 0 || !slices.Equal(found[0], found[2]) || !slices.Equal(all[0], all[2]) {
 		f.Fatalf("places %+v and %+v", found, all)

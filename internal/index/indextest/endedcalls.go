@@ -9,9 +9,9 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// testEndedCalls ends the context of a call that writes, at 50 moments from its begin to well after
-// its usual end. Its error is that of the context, whatever the call was doing, and the next call
-// works.
+// testEndedCalls makes 50 calls that write, and ends the context of each at a later moment, up to
+// twice the usual duration. The error of an ended call is that of its context, whatever the call
+// was doing, and the next call works.
 func testEndedCalls(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	begin := func(ctx context.Context) error {

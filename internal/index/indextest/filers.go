@@ -165,12 +165,12 @@ func testRetire(t *testing.T, fresh func(testing.TB) Database) {
 	unused, err := f.x.AddShard(f.ctx, backup.Shard{Filer: filer.ID, Name: "unused", Source: "posix:///unused"})
 	f.must(err)
 	s := f.begin()
-	f.wants(f.x.RetireFiler(f.ctx, filer.ID), backup.ErrRunning)
-	f.wants(f.x.RetireShard(f.ctx, used.ID), backup.ErrRunning)
+	f.wants(f.x.RetireFiler(f.ctx, filer.ID, "tester"), backup.ErrRunning)
+	f.wants(f.x.RetireShard(f.ctx, used.ID, "tester"), backup.ErrRunning)
 	f.accept(index.Result{Slice: sliceOf(f.claimTask(s))})
 	f.commit(s)
 
-	f.must(f.x.RetireFiler(f.ctx, filer.ID))
+	f.must(f.x.RetireFiler(f.ctx, filer.ID, "tester"))
 	_, err = f.x.BeginSnapshot(f.ctx, used.ID, backup.Snapshot{}, f.now)
 	f.wants(err, backup.ErrNotFound)
 	_, err = f.x.BeginSnapshot(f.ctx, unused.ID, backup.Snapshot{}, f.now)
@@ -212,18 +212,19 @@ func testRetire(t *testing.T, fresh func(testing.TB) Database) {
 
 	// A filer that never had a snapshot leaves nothing behind.
 	f.addFiler(backup.Filer{Name: "mistake"})
-	f.must(f.x.RetireShard(f.ctx, f.shard.ID))
-	f.wants(f.x.RetireShard(f.ctx, f.shard.ID), backup.ErrNotFound)
-	f.must(f.x.RetireFiler(f.ctx, f.shard.Filer))
-	f.wants(f.x.RetireFiler(f.ctx, f.shard.Filer), backup.ErrNotFound)
+	f.must(f.x.RetireShard(f.ctx, f.shard.ID, "tester"))
+	f.wants(f.x.RetireShard(f.ctx, f.shard.ID, "tester"), backup.ErrNotFound)
+	f.must(f.x.RetireFiler(f.ctx, f.shard.Filer, "tester"))
+	f.wants(f.x.RetireFiler(f.ctx, f.shard.Filer, "tester"), backup.ErrNotFound)
 	if all := f.listFilers(index.FilerFilter{Name: "mistake", Retired: true}); len(all) != 0 {
 		t.Fatalf("%+v, want nothing", all)
 	}
+	f.wantLog("tester: retire filer nas: ")
 
 	// In a repository on one machine, the next backup takes it back into service.
 	f.shard = f.newShard("filer", "home")
 	f.commitPages()
-	f.must(f.x.RetireFiler(f.ctx, f.shard.Filer))
+	f.must(f.x.RetireFiler(f.ctx, f.shard.Filer, "tester"))
 	f.shard = f.newShard("filer", "home")
 	f.begin()
 }
@@ -240,7 +241,7 @@ func testRetireWhileBeginning(t *testing.T, fresh func(testing.TB) Database) {
 			_, begun = f.db.Open().BeginSnapshot(f.ctx, f.shard.ID, backup.Snapshot{}, f.now)
 			return nil
 		})
-		group.Go(func() error { retired = f.x.RetireFiler(f.ctx, filer.ID); return nil })
+		group.Go(func() error { retired = f.x.RetireFiler(f.ctx, filer.ID, "tester"); return nil })
 		f.must(group.Wait())
 		if begun == nil {
 			f.wants(retired, backup.ErrRunning)
@@ -253,7 +254,7 @@ func testRetireWhileBeginning(t *testing.T, fresh func(testing.TB) Database) {
 
 func testLists(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
-	f.must(f.x.RetireFiler(f.ctx, f.shard.Filer))
+	f.must(f.x.RetireFiler(f.ctx, f.shard.Filer, "tester"))
 	filer := f.addFiler(backup.Filer{Name: "nas"})
 	first := f.shard
 	second, err := f.x.AddShard(f.ctx, backup.Shard{Filer: filer.ID, Name: "var", Source: "posix:///var"})

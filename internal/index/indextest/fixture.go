@@ -255,7 +255,9 @@ func pageOf(path, content string) backup.PageVersion {
 	return backup.PageVersion{Path: path, Fingerprint: backup.Fingerprint(sum[:16]), Inode: inodeOf(path), Listing: listingOf(content)}
 }
 
-// listingOf returns a listing with some content, and one file for each of the lists.
+// listingOf returns a listing with some content, and one file for each of the lists. The listing is
+// plain and has files that never change, so that a version is stored as a patch of an earlier one,
+// and comes back as it was put.
 func listingOf(content string, lists ...backup.ChunkID) []byte {
 	page := backup.Page{Entries: []backup.Entry{{Name: "content", Kind: backup.File, Xattrs: []backup.Xattr{{Name: "user.content", Value: []byte(content)}}}}}
 	for i, id := range lists {
@@ -264,7 +266,13 @@ func listingOf(content string, lists ...backup.ChunkID) []byte {
 			Content: backup.Content{Depth: 1, Refs: []backup.Ref{{Chunk: id, Length: 20, Span: 100}}},
 		})
 	}
+	for i := range 20 {
+		page.Entries = append(page.Entries, backup.Entry{Name: fmt.Sprintf("same %02d", i), Kind: backup.File, Inode: inodeOf(fmt.Sprint(i)), Size: int64(i * i * i)})
+	}
 	data, err := listing.Encode(nil, &page)
+	if err == nil {
+		data, err = listing.Plain(data)
+	}
 	if err != nil {
 		panic(err) // a mistake in a test of this package
 	}

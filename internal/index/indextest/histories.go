@@ -10,7 +10,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // An action is the set of changes that one snapshot finds.
@@ -79,7 +79,7 @@ func (m *shardModel) after(a *action) (next, begun model) {
 // one of a few sets of changes, and is committed or fails. Whatever the order, committed snapshots
 // keep their content, the next snapshot begins with the content of the last committed one, the sets
 // of pages add up (commit checks that), and content of failed snapshots is kept. make test-long
-// runs all histories; otherwise every 23rd is run.
+// runs more of them than other targets, and make test-exhaustive all.
 func testHistories(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	every := 23
@@ -87,7 +87,7 @@ func testHistories(t *testing.T, fresh func(testing.TB) Database) {
 	case testtarget.Runs(testtarget.Exhaustive):
 		every = 1
 	case testtarget.Runs(testtarget.Long):
-		every = 5
+		every = 11
 	case testing.Short():
 		every = 37
 	}

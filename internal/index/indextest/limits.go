@@ -234,7 +234,7 @@ func testQueued(t *testing.T, fresh func(testing.TB) Database) {
 // A site without workers keeps its share, and no more: the other sites continue.
 func testSites(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
-	f.must(f.x.RetireFiler(f.ctx, f.shard.Filer))
+	f.must(f.x.RetireFiler(f.ctx, f.shard.Filer, "tester"))
 	dead := f.addFiler(backup.Filer{Name: "dead", Site: "dead"})
 	f.open(100, 0)
 	c := index.Claim{Queued: 20, Limit: 1000}
@@ -345,6 +345,15 @@ func testExtend(t *testing.T, fresh func(testing.TB) Database) {
 	first := tasks[0].ID
 	if w := inHand()[first]; w.Worker != "" || w.Path != "" || !w.Stalled.IsZero() || !w.Until.Equal(f.now.Add(time.Hour)) || w.Attempt != 1 || w.Snapshot != s.ID {
 		t.Fatalf("%+v, want that it is in the queue", w)
+	}
+	filer, err := f.x.EnsureFiler(f.ctx, "filer")
+	f.must(err)
+	filer.Site = "oslo"
+	f.must(f.x.SetFiler(f.ctx, filer))
+	for _, w := range inHand() { // of the tasks and the batch
+		if w.Site != "oslo" {
+			t.Fatalf("%+v, want the site of its filer", w)
+		}
 	}
 	// A worker holds it: from then on that worker's lease counts, which is shorter.
 	minute := f.now.Add(time.Minute)

@@ -1,6 +1,7 @@
 package indextest
 
 import (
+	"errors"
 	"reflect"
 	"testing"
 
@@ -30,7 +31,7 @@ func (f *fixture) locate(numbers ...int) []index.Location {
 
 func (f *fixture) locateAll(numbers ...int) []index.Location {
 	f.Helper()
-	locations, err := f.x.LocateAll(f.ctx, chunkIDs(numbers))
+	locations, err := f.x.LocateReadable(f.ctx, chunkIDs(numbers))
 	f.must(err)
 	return locations
 }
@@ -139,6 +140,41 @@ func testBatchesRelyOnPacks(t *testing.T, fresh func(testing.TB) Database) {
 	}
 	anew := packOf(s, 1)
 	if o := f.accept(index.Result{Pack: anew}, index.Result{Batch: storedOf(again, anew.Pack, missing.Pack)}); !o[1].Complete {
+		t.Fatalf("%+v, want the snapshot complete", o)
+	}
+}
+
+// A batch relies on a pack of another snapshot, which ended before the pack could be registered. It
+// waits for the pack, until the committer gives up; then it can be claimed again at once.
+func testPackThatNeverComes(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	cancelled := f.begin()
+	f.fail(cancelled.ID, "cancelled")
+	s, batches := f.batchesOf("a")
+	lost := packOf(cancelled, 1)
+	if o := f.apply(index.Result{Pack: lost}); !o[0].Late {
+		t.Fatalf("%+v, want the pack late", o)
+	}
+	result := index.Result{Batch: storedOf(batches[0], lost.Pack)}
+	for range 2 {
+		if o := f.apply(result)[0]; !errors.Is(o.Err, index.ErrPackUnknown) || o.Announced {
+			t.Fatalf("%+v, want the batch refused", o)
+		}
+	}
+	f.wantLeased(f.now, 0, 1)
+	result.GiveUp = true
+	if o := f.apply(result)[0]; !errors.Is(o.Err, index.ErrPackUnknown) || !o.Announced {
+		t.Fatalf("%+v, want the batch given up", o)
+	}
+	again := f.claimBatch(s)
+	if again.ID != batches[0].ID || again.Attempt != 2 {
+		t.Fatalf("claimed %+v, want batch %d again", again, batches[0].ID)
+	}
+	if o := f.apply(result)[0]; errors.Is(o.Err, index.ErrPackUnknown) && o.Announced {
+		t.Fatalf("%+v: the first attempt takes the second one away", o)
+	}
+	anew := packOf(s, 1)
+	if o := f.accept(index.Result{Pack: anew}, index.Result{Batch: storedOf(again, anew.Pack), GiveUp: true}); !o[1].Complete {
 		t.Fatalf("%+v, want the snapshot complete", o)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/listing"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // Names may contain any bytes, and paths have any length. Two paths whose common prefix is longer
@@ -277,7 +277,7 @@ func testMarks(t *testing.T, fresh func(testing.TB) Database) {
 func testManyPages(t *testing.T, fresh func(testing.TB) Database) {
 	total := 8_000
 	if testtarget.Runs(testtarget.Long) {
-		total = 100_000
+		total = 40_000
 	}
 	f := newFixture(t, fresh)
 	s := f.manyPages(total)

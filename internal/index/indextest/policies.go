@@ -53,7 +53,11 @@ func testPolicies(t *testing.T, fresh func(testing.TB) Database) {
 	want := backup.Policy{
 		Name: "nightly", Labels: map[string]string{"tier": "gold"}, Paused: true, Schedule: "30 2 * * *", TimeZone: "Europe/Berlin",
 		Jitter: 90 * time.Minute, Windows: []string{"mon-fri 20:00-06:00", "sat,sun 00:00-24:00"}, RecoveryPoint: 26 * time.Hour, Floor: 50,
-		Retention: backup.Retention{Last: 1, Hourly: 2, Daily: 3, Weekly: 4, Monthly: 5, Yearly: 6, Within: time.Hour},
+		Retention: backup.Retention{
+			Style: backup.StyleRestic, Last: 1, Hourly: 2, Daily: 3, Weekly: 4, Monthly: 5, Yearly: backup.Unlimited, Within: backup.Period{Days: 1, Hours: 12},
+			WithinHourly: backup.Period{Hours: 36}, WithinDaily: backup.Period{Days: 30}, WithinWeekly: backup.Period{Months: 6},
+			WithinMonthly: backup.Period{Years: 1, Months: 2, Days: 3, Hours: 4}, WithinYearly: backup.Period{Years: 75}, Tags: [][]string{{"a", "b"}, {"c d"}},
+		},
 		Selection: backup.Selection{Exclude: []string{"*.tmp"}, OneFileSystem: true},
 	}
 	got := f.setPolicy(want)
@@ -86,7 +90,7 @@ func testPolicies(t *testing.T, fresh func(testing.TB) Database) {
 		func(x *backup.Policy) { x.Windows = []string{"night"} },
 		func(x *backup.Policy) { x.Windows = make([]string, 1000) },
 		func(x *backup.Policy) { x.Jitter = -1 },
-		func(x *backup.Policy) { x.Retention.Daily = -1 },
+		func(x *backup.Policy) { x.Retention.Daily = -2 },
 		func(x *backup.Policy) { x.Labels = map[string]string{"": "x"} },
 		func(x *backup.Policy) { x.Selection.Exclude = []string{"\xff"} },
 	} {
@@ -189,7 +193,7 @@ func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 	if len(f.unplanned(p, 0, 10)) != 2 {
 		t.Fatal("a policy has changed, and its shards are not planned again")
 	}
-	f.must(f.x.RetireShard(f.ctx, second.ID))
+	f.must(f.x.RetireShard(f.ctx, second.ID, "tester"))
 	f.must(f.x.RemovePolicy(f.ctx, p.Name))
 	if len(f.unplanned(p, 0, 10)) != 0 {
 		t.Fatal("the shards of a policy that is removed are to be planned")
@@ -310,5 +314,39 @@ func testDeadlines(t *testing.T, fresh func(testing.TB) Database) {
 	if len(shards) != 3 || shards[0].Policy != "nightly" || !shards[2].Overdue(now) || shards[2].Plan != plans[0] ||
 		shards[0].Overdue(now) || shards[0].Plan != plans[1] || shards[1].Overdue(now) || !shards[1].Plan.Due.IsZero() {
 		t.Fatalf("%+v, want the first made overdue", shards)
+	}
+}
+
+// A policy forgets only while its scheduler leads, and only what its current revision does not
+// keep.
+func testForgetDue(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	term := f.lead("scheduler", "a", time.Hour, true)
+	p := f.setPolicy(backup.Policy{Name: "nightly", Schedule: "@daily"})
+	b := f.bind(term, p, 1)
+	old := f.commitPages(pageOf("a", "1"))
+	last := f.commitPages(pageOf("a", "2"))
+	for _, s := range []backup.Snapshot{old, last} {
+		f.must(f.x.Recorded(f.ctx, s.ID))
+	}
+	forget := func(term index.Term, b index.Binding, s backup.Snapshot) error {
+		return f.x.ForgetDue(f.ctx, term, b, s.ID, "policy nightly", "no rule keeps it")
+	}
+	f.wants(forget(index.Term{Role: "scheduler", Epoch: term.Epoch + 1}, b, old), index.ErrNotLeading)
+	f.wants(forget(term, index.Binding{}, old), index.ErrNotDue)
+	f.wants(forget(term, index.Binding{Policy: b.Policy, Revision: b.Revision + 1}, old), index.ErrNotDue)
+	f.wants(forget(term, b, last), index.ErrKept)
+	changed := f.setPolicy(backup.Policy{Name: "nightly", Schedule: "@hourly"})
+	f.wants(forget(term, b, old), index.ErrNotDue) // the shard is not bound to the change yet
+	b = f.bind(term, changed, 1)
+	f.must(forget(term, b, old))
+	f.wants(forget(term, b, old), backup.ErrNotFound)
+	if s, err := f.x.Snapshot(f.ctx, old.ID); err != nil || s.State != backup.Deleting {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	for e, err := range f.x.Log(f.ctx, time.UnixMicro(0)) {
+		if err != nil || e.By != "policy nightly" || e.Action != "forget" || e.Subject != old.ID.String() {
+			t.Fatalf("%+v, %v", e, err)
+		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/entindex"
 	"github.com/bctl/bctl/internal/testenv"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // The statements of the hot tables find their rows through indexes: none scans a table, a partition
@@ -84,7 +84,9 @@ INSERT INTO stage_chunks SELECT * FROM chunks LIMIT 100;
 		{"end a tree", false, named(endTree(entindex.Tree{Shard: 1, Number: 21, Range: subtree})), "pages_path"},
 		{"end pages", false, []any{endNamedPages}, "pages_pkey"},
 		{"end changed pages", false, []any{endChangedPages}, "pages_pkey"},
-		{"insert pages", false, []any{insertPages}, "pages_pkey"},
+		{"open pages", false, []any{selectOpenPages, make([]int64, 100), make([][16]byte, 100), make([]int64, 100)}, "pages_pkey"},
+		{"drop patches", false, []any{dropPatches, 1, 1, 3}, "pages_last"},
+		{"drop versions", false, []any{dropVersions, 1, 1, 3}, "pages_last"},
 		{"undo", false, []any{deleteBegun, 1, 3}, "pages_first"},
 		{"reopen", false, []any{reopenEnded, 1, 3}, "pages_last"},
 		{"locate", false, []any{locateChunks, wanted, [16]byte{0x30}, [16]byte{0x3f, 0xff}}, "chunks_3_pkey"},

@@ -16,8 +16,8 @@ import (
 // Whether a statement is planned once per connection, or for each execution. A plan that was made
 // for a small table stays until Postgres has analyzed the table again, some minutes after it has
 // grown. Until then it would read the whole table. Statements on tables that are small for long and
-// then suddenly large (interrupted_pages, chunk_copies, chunk_lists, and the tables of open work) are
-// therefore planned for each execution.
+// then suddenly large (interrupted_pages, chunk_copies, chunk_lists, and the tables of open work)
+// are therefore planned for each execution.
 const (
 	keepPlan = pgx.QueryExecModeCacheStatement
 	planAnew = pgx.QueryExecModeCacheDescribe
@@ -94,13 +94,31 @@ func (b *backend) eachInOrder(ctx context.Context, query string, args pgx.NamedA
 }
 
 const (
-	pageColumns     = "shard, directory, page, path_key, fingerprint, inode, digest"
+	pageColumns    = "shard, directory, page, path_key, fingerprint, inode, digest"
+	columnsOfPages = "pages.shard, pages.directory, pages.page, pages.path_key, pages.fingerprint, pages.inode, pages.digest"
+
+	// ofBase is the stored listing of which a page's is a patch, or NULL.
+	ofBase            = "(SELECT b.listing FROM pages b WHERE b.shard = pages.shard AND b.directory = pages.directory AND b.page = pages.page AND b.first_snapshot = pages.base)"
+	ofReplacedBase    = "(SELECT b.listing FROM pages b WHERE b.shard = o.shard AND b.directory = o.directory AND b.page = o.page AND b.first_snapshot = o.base)"
+	ofInterruptedBase = "(SELECT b.listing FROM pages b WHERE b.shard = p.shard AND b.directory = p.directory AND b.page = p.page AND b.first_snapshot = p.base)"
+
 	selectByInode   = "SELECT path_key FROM pages WHERE shard = @shard AND inode = @inode AND page = 0 AND inode <> 0" + validIn + " LIMIT 2"
 	selectDirectory = "SELECT page, fingerprint FROM pages WHERE shard = @shard AND directory = @directory" + validIn + " ORDER BY page"
-	selectBegun     = "SELECT " + pageColumns + ", listing FROM pages WHERE shard = $1 AND first_snapshot = $2" + byPathKey
-	selectEnded     = "SELECT " + pageColumns + " FROM pages WHERE shard = $1 AND last_snapshot = $2" + byPathKey
+	// The version that a patch replaces follows the row's own columns. A page has at most one version
+	// that ends with a given snapshot.
+	selectBegun = "SELECT " + columnsOfPages + ", pages.listing, " + ofBase + ", o.listing, " + ofReplacedBase + ", o.fingerprint, o.digest, o.inode FROM pages" +
+		" LEFT JOIN pages o ON o.shard = pages.shard AND o.directory = pages.directory AND o.page = pages.page AND o.first_snapshot < pages.first_snapshot" +
+		" AND o.last_snapshot = pages.first_snapshot - 1 AND substr(pages.listing, 1, 1) = '\\x02'" +
+		" WHERE pages.shard = $1 AND pages.first_snapshot = $2 ORDER BY substring(pages.path_key FROM 1 FOR 1024), pages.path_key, pages.page"
+	selectEnded = "SELECT " + pageColumns + " FROM pages WHERE shard = $1 AND last_snapshot = $2" + byPathKey
 )
 
+// whole returns the listing of a row, given the values of listing and ofBase. It shares no memory
+// with them.
+func whole(stored, base []byte) []byte { return entindex.Whole(append([]byte{}, stored...), base) }
+
+// scanPage reads a row of the page columns. These may be followed by the listing and ofBase, and then
+// by those of the version that is replaced.
 func scanPage(rows pgx.Rows) entindex.PageRow {
 	raw := rows.RawValues()
 	p := entindex.PageRow{
@@ -109,8 +127,14 @@ func scanPage(rows pgx.Rows) entindex.PageRow {
 		Fingerprint: backup.Fingerprint(raw[4]), Inode: binary.BigEndian.Uint64(raw[5]),
 	}
 	copy(p.Digest[:], raw[6])
-	if len(raw) > 7 {
-		p.Listing = bytes.Clone(raw[7])
+	if len(raw) > 8 {
+		p.Listing = whole(raw[7], raw[8])
+	}
+	if len(raw) > 9 && raw[9] != nil {
+		p.Replaces = &entindex.PageRow{
+			Listing: whole(raw[9], raw[10]), Fingerprint: backup.Fingerprint(raw[11]), Inode: binary.BigEndian.Uint64(raw[13]),
+		}
+		copy(p.Replaces.Digest[:], raw[12])
 	}
 	return p
 }
@@ -123,7 +147,7 @@ func selectPages(shard backup.ShardID, at backup.SnapshotNumber, r entindex.Rang
 		args["after"], args["key"] = after, int64(key)
 		more = " AND (path_key, page) > (@after, @key)"
 	}
-	return "SELECT " + pageColumns + ", listing FROM pages WHERE shard = @shard" +
+	return "SELECT " + pageColumns + ", listing, " + ofBase + " FROM pages WHERE shard = @shard" +
 		rangeCondition(r, args) + more + validIn + byPathKey + " LIMIT @limit", args
 }
 
@@ -136,42 +160,42 @@ func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backu
 }
 
 const selectListings = `
-SELECT n.position, p.listing, p.fingerprint, p.digest, p.inode
+SELECT n.position, p.listing, p.of_base, p.fingerprint, p.digest, p.inode
 FROM unnest(@directories::uuid[], @keys::bigint[]) WITH ORDINALITY n (directory, page, position)
 CROSS JOIN LATERAL (
-    SELECT listing, fingerprint, digest, inode, last_snapshot FROM pages
+    SELECT listing, ` + ofBase + ` AS of_base, fingerprint, digest, inode, last_snapshot FROM pages
     WHERE shard = @shard AND directory = n.directory AND page = n.page AND first_snapshot <= @at
     ORDER BY first_snapshot DESC LIMIT 1) p
 WHERE p.last_snapshot IS NULL OR p.last_snapshot >= @at`
 
 // Listings implements entindex.HotReader.
-func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageName) ([]entindex.PageRow, error) {
+func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageID) ([]entindex.PageRow, error) {
 	found := make([]entindex.PageRow, len(names))
 	err := b.listings(ctx, selectListings, keepPlan, names, pgx.NamedArgs{"shard": int64(shard), "at": int64(at)}, func(i int, raw [][]byte) {
 		p := &found[i]
-		p.Listing, p.Fingerprint = append([]byte{}, raw[0]...), backup.Fingerprint(raw[1])
-		copy(p.Digest[:], raw[2])
-		p.Inode = binary.BigEndian.Uint64(raw[3])
+		p.Listing, p.Fingerprint = whole(raw[0], raw[1]), backup.Fingerprint(raw[2])
+		copy(p.Digest[:], raw[3])
+		p.Inode = binary.BigEndian.Uint64(raw[4])
 	})
 	return found, err
 }
 
 const selectInterrupted = `
-SELECT n.position, p.listing FROM unnest(@directories::uuid[], @keys::bigint[]) WITH ORDINALITY n (directory, page, position)
+SELECT n.position, p.listing, ` + ofInterruptedBase + ` FROM unnest(@directories::uuid[], @keys::bigint[]) WITH ORDINALITY n (directory, page, position)
 JOIN interrupted_pages p ON p.shard = @shard AND p.directory = n.directory AND p.page = n.page`
 
 // InterruptedListings implements entindex.HotReader.
-func (b *backend) InterruptedListings(ctx context.Context, shard backup.ShardID, names []entindex.PageName) ([][]byte, error) {
+func (b *backend) InterruptedListings(ctx context.Context, shard backup.ShardID, names []entindex.PageID) ([][]byte, error) {
 	listings := make([][]byte, len(names))
 	err := b.listings(ctx, selectInterrupted, planAnew, names, pgx.NamedArgs{"shard": int64(shard)}, func(i int, raw [][]byte) {
-		listings[i] = append([]byte{}, raw[0]...)
+		listings[i] = whole(raw[0], raw[1])
 	})
 	return listings, err
 }
 
 // listings runs a query that returns the positions of those names that have a row, and calls scan
 // for each.
-func (b *backend) listings(ctx context.Context, query string, mode pgx.QueryExecMode, names []entindex.PageName, args pgx.NamedArgs, scan func(i int, raw [][]byte)) error {
+func (b *backend) listings(ctx context.Context, query string, mode pgx.QueryExecMode, names []entindex.PageID, args pgx.NamedArgs, scan func(i int, raw [][]byte)) error {
 	directories, keys := make([][16]byte, len(names)), make([]int64, len(names))
 	for i, n := range names {
 		directories[i], keys[i] = n.Directory, int64(n.Key)
@@ -191,27 +215,23 @@ func (b *backend) listings(ctx context.Context, query string, mode pgx.QueryExec
 
 // DirectoriesByInode implements entindex.HotReader.
 func (b *backend) DirectoriesByInode(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, inode uint64) ([][]byte, error) {
-	rows, err := b.pool.Query(ctx, selectByInode,
-		pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "inode": int64(inode)})
-	if err != nil {
-		return nil, b.Wrap(err)
-	}
-	keys, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
-	return keys, b.Wrap(err)
+	return collect(ctx, b, pgx.RowTo[[]byte], selectByInode, pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "inode": int64(inode)})
+}
+
+// collect returns what read makes of each row of a query.
+func collect[T any](ctx context.Context, b *backend, read pgx.RowToFunc[T], query string, args ...any) ([]T, error) {
+	rows, _ := b.pool.Query(ctx, query, args...) // CollectRows returns the error as well
+	list, err := pgx.CollectRows(rows, read)
+	return list, b.Wrap(err)
 }
 
 // DirectoryMarks implements entindex.HotReader.
 func (b *backend) DirectoryMarks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, directory backup.DirectoryID) ([]index.PageMark, error) {
-	rows, err := b.pool.Query(ctx, selectDirectory,
-		pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "directory": [16]byte(directory)})
-	if err != nil {
-		return nil, b.Wrap(err)
-	}
-	marks, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (index.PageMark, error) {
+	args := pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "directory": [16]byte(directory)}
+	return collect(ctx, b, func(row pgx.CollectableRow) (index.PageMark, error) {
 		raw := row.RawValues()
 		return index.PageMark{Directory: directory, Key: backup.PageKey(binary.BigEndian.Uint64(raw[0])), Fingerprint: backup.Fingerprint(raw[1])}, nil
-	})
-	return marks, b.Wrap(err)
+	}, selectDirectory, args)
 }
 
 // locateChunks looks up chunks of one partition. $2 and $3 are the bounds of its ids: without them,
@@ -219,7 +239,7 @@ func (b *backend) DirectoryMarks(ctx context.Context, shard backup.ShardID, at b
 const (
 	locateChunks = "SELECT id, pack, frame, frame_offset, length FROM chunks WHERE id = ANY ($1) AND id BETWEEN $2 AND $3"
 	locateCopies = "SELECT id, pack, frame, frame_offset, length FROM chunk_copies WHERE id = ANY ($1)"
-	selectPacks  = "SELECT id, condemned, pack, snapshot, object, object_offset, stored_bytes FROM packs WHERE id = ANY ($1)"
+	selectPacks  = "SELECT id, condemned, pack, snapshot, object, object_offset, stored_bytes, coalesce(sealed, '00000000-0000-0000-0000-000000000000') FROM packs WHERE id = ANY ($1)"
 )
 
 // Places implements entindex.HotReader with one query per partition, all in one batch.
@@ -245,12 +265,8 @@ func (b *backend) Places(ctx context.Context, ids []backup.ChunkID, _ bool) (pla
 
 // Copies implements entindex.HotReader.
 func (b *backend) Copies(ctx context.Context, ids []backup.ChunkID) ([]entindex.ChunkRow, error) {
-	rows, err := b.pool.Query(ctx, locateCopies, planAnew, arrays(ids))
-	if err != nil {
-		return nil, b.Wrap(err)
-	}
-	places, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (entindex.ChunkRow, error) { return scanPlace(row), nil })
-	return places, b.Wrap(err)
+	read := func(row pgx.CollectableRow) (entindex.ChunkRow, error) { return scanPlace(row), nil }
+	return collect(ctx, b, read, locateCopies, planAnew, arrays(ids))
 }
 
 // arrays converts ids to the type that pgx takes for uuids.
@@ -271,21 +287,16 @@ func scanPlace(row interface{ RawValues() [][]byte }) (p entindex.ChunkRow) {
 
 // Packs implements entindex.HotReader.
 func (b *backend) Packs(ctx context.Context, ids []int64) ([]entindex.PackRow, error) {
-	rows, err := b.pool.Query(ctx, selectPacks, planAnew, ids)
-	if err != nil {
-		return nil, b.Wrap(err)
-	}
-	packs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (entindex.PackRow, error) {
+	return collect(ctx, b, func(row pgx.CollectableRow) (entindex.PackRow, error) {
 		raw := row.RawValues()
 		return entindex.PackRow{
 			ID: int64(binary.BigEndian.Uint64(raw[0])), Condemned: raw[1][0] != 0,
 			PackPlace: index.PackPlace{
 				Pack: backup.PackID(raw[2]), Snapshot: backup.SnapshotID(raw[3]), Object: backup.PackID(raw[4]),
-				Offset: int64(binary.BigEndian.Uint64(raw[5])), Bytes: int64(binary.BigEndian.Uint64(raw[6])),
+				Offset: int64(binary.BigEndian.Uint64(raw[5])), Bytes: int64(binary.BigEndian.Uint64(raw[6])), Sealed: backup.PackID(raw[7]),
 			},
 		}, nil
-	})
-	return packs, b.Wrap(err)
+	}, selectPacks, planAnew, ids)
 }
 
 // Begun implements entindex.HotReader.

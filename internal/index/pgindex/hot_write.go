@@ -1,13 +1,16 @@
 package pgindex
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/entindex"
+	"github.com/bctl/bctl/migrations"
 )
 
 // makeStages creates the temp tables of a new connection. Bulk writes are copied there, and go to
@@ -28,7 +31,7 @@ CREATE TEMP TABLE IF NOT EXISTS stage_chunks (
 ) ON COMMIT DELETE ROWS;
 CREATE TEMP TABLE IF NOT EXISTS stage_pages (
     shard bigint NOT NULL, number bigint NOT NULL, page bigint NOT NULL, inode bigint NOT NULL,
-    directory uuid NOT NULL, fingerprint uuid NOT NULL, digest bytea NOT NULL, path_key bytea NOT NULL, listing bytea NOT NULL
+    directory uuid NOT NULL, fingerprint uuid NOT NULL, digest bytea NOT NULL, path_key bytea NOT NULL, listing bytea NOT NULL, base bigint
 ) ON COMMIT DELETE ROWS;
 ALTER TABLE stage_pages ALTER COLUMN listing SET STORAGE EXTERNAL;
 CREATE TEMP TABLE IF NOT EXISTS stage_names (
@@ -40,12 +43,11 @@ END IF; END $$`)
 
 // These statements move rows from the stages to the tables.
 const (
+	// The rows of chunks that have a place are locked, and not changed: see lockPlaces.
 	insertChunks = `
 INSERT INTO chunks AS c (id, pack, frame, frame_offset, length)
 SELECT DISTINCT ON (id) id, pack, frame, frame_offset, length FROM stage_chunks ORDER BY id, pack
-ON CONFLICT (id) DO UPDATE
-SET pack = excluded.pack, frame = excluded.frame, frame_offset = excluded.frame_offset, length = excluded.length
-WHERE EXISTS (SELECT FROM packs p WHERE p.id = c.pack AND p.condemned)`
+ON CONFLICT (id) DO UPDATE SET pack = c.pack WHERE false`
 	// One lookup per chunk: OFFSET 0 keeps the planner from reading all chunks instead.
 	insertCopies = `
 INSERT INTO chunk_copies (id, pack, frame, frame_offset, length)
@@ -59,21 +61,15 @@ ON CONFLICT DO NOTHING`
 UPDATE pages p SET last_snapshot = changed.number - 1 FROM (
     SELECT s.number, newest.place FROM stage_pages s
     CROSS JOIN LATERAL (
-        SELECT ctid AS place, first_snapshot, last_snapshot, fingerprint, listing FROM pages
+        SELECT ctid AS place, first_snapshot, last_snapshot FROM pages
         WHERE shard = s.shard AND directory = s.directory AND page = s.page ORDER BY first_snapshot DESC LIMIT 1) newest
-    WHERE newest.last_snapshot IS NULL AND newest.first_snapshot < s.number
-      AND NOT (newest.fingerprint = s.fingerprint AND newest.listing = s.listing)) changed
+    WHERE newest.last_snapshot IS NULL AND newest.first_snapshot < s.number) changed
 WHERE p.ctid = changed.place AND p.last_snapshot IS NULL`
-	// A version that is still open from before is equal, and stays.
 	insertPages = `
-INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, digest, path_key, listing)
-SELECT s.shard, s.page, s.number, s.inode, s.directory, s.fingerprint, s.digest, s.path_key, s.listing FROM stage_pages s
-LEFT JOIN LATERAL (
-    SELECT first_snapshot, last_snapshot FROM pages
-    WHERE shard = s.shard AND directory = s.directory AND page = s.page ORDER BY first_snapshot DESC LIMIT 1) newest ON true
-WHERE newest.first_snapshot IS NULL OR newest.last_snapshot IS NOT NULL OR newest.first_snapshot = s.number
+INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, digest, path_key, listing, base)
+SELECT shard, page, number, inode, directory, fingerprint, digest, path_key, listing, base FROM stage_pages
 ON CONFLICT (shard, directory, page, first_snapshot) DO UPDATE
-SET inode = excluded.inode, fingerprint = excluded.fingerprint, digest = excluded.digest, path_key = excluded.path_key, listing = excluded.listing`
+SET inode = excluded.inode, fingerprint = excluded.fingerprint, digest = excluded.digest, path_key = excluded.path_key, listing = excluded.listing, base = excluded.base`
 	endNamedPages = `
 UPDATE pages p SET last_snapshot = named.number - 1 FROM (
     SELECT s.number, newest.place FROM stage_names s
@@ -105,8 +101,9 @@ func (w hotWriter) PutChunks(ctx context.Context, rows []entindex.ChunkRow) erro
 }
 
 const (
-	insertList       = "INSERT INTO chunk_lists (list, nested, chunks) VALUES ($1, $2, $3) ON CONFLICT (list) DO NOTHING"
-	selectKnownLists = "SELECT list FROM chunk_lists WHERE list = ANY ($1)"
+	insertList = "INSERT INTO chunk_lists (list, nested, chunks) VALUES ($1, $2, $3) ON CONFLICT (list) DO NOTHING"
+	// DropLists deletes nothing that this has found before the end of the transaction.
+	selectKnownLists = "SELECT list, nested, CASE WHEN nested THEN chunks END FROM chunk_lists WHERE list = ANY ($1) ORDER BY list FOR SHARE"
 )
 
 // PutLists implements entindex.HotWriter.
@@ -125,12 +122,15 @@ func (w hotWriter) PutLists(ctx context.Context, lists []backup.ChunkList) error
 }
 
 // KnownLists implements entindex.HotWriter.
-func (w hotWriter) KnownLists(ctx context.Context, lists []backup.ChunkID) ([]backup.ChunkID, error) {
+func (w hotWriter) KnownLists(ctx context.Context, lists []backup.ChunkID) ([]backup.ChunkList, error) {
 	rows, err := w.conn.Query(ctx, selectKnownLists, planAnew, arrays(lists))
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (backup.ChunkID, error) { return backup.ChunkID(row.RawValues()[0]), nil })
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (backup.ChunkList, error) {
+		raw := row.RawValues()
+		return backup.ChunkList{List: backup.ChunkID(raw[0]), Nested: raw[1][0] != 0, Chunks: entindex.SplitIDs(raw[2])}, nil
+	})
 }
 
 func newChunkSource(rows []entindex.ChunkRow, i *int) pgx.CopyFromSource {
@@ -145,12 +145,43 @@ func newChunkSource(rows []entindex.ChunkRow, i *int) pgx.CopyFromSource {
 	})
 }
 
+const selectOpenPages = `
+SELECT n.position, p.first_snapshot, p.fingerprint, p.listing, coalesce(p.base, 0), p.of_base, ` + migrations.WritesPatches + `
+FROM unnest($1::bigint[], $2::uuid[], $3::bigint[]) WITH ORDINALITY n (shard, directory, page, position)
+CROSS JOIN LATERAL (
+    SELECT first_snapshot, last_snapshot, fingerprint, listing, base, ` + ofBase + ` AS of_base FROM pages
+    WHERE shard = n.shard AND directory = n.directory AND page = n.page
+    ORDER BY first_snapshot DESC LIMIT 1) p
+WHERE p.last_snapshot IS NULL`
+
+// OpenPages implements entindex.HotWriter.
+func (w hotWriter) OpenPages(ctx context.Context, names []entindex.PageID) ([]entindex.OpenPage, error) {
+	shards, directories, keys := make([]int64, len(names)), make([][16]byte, len(names)), make([]int64, len(names))
+	for i := range names {
+		shards[i], directories[i], keys[i] = int64(names[i].Shard), names[i].Directory, int64(names[i].Key)
+	}
+	rows, err := w.conn.Query(ctx, selectOpenPages, shards, directories, keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	open := make([]entindex.OpenPage, len(names))
+	for rows.Next() {
+		raw := rows.RawValues()
+		p := &open[binary.BigEndian.Uint64(raw[0])-1]
+		p.First, p.Fingerprint = backup.SnapshotNumber(binary.BigEndian.Uint64(raw[1])), backup.Fingerprint(raw[2])
+		p.Listing, p.Base = bytes.Clone(raw[3]), backup.SnapshotNumber(binary.BigEndian.Uint64(raw[4]))
+		p.BaseListing, p.Patches = bytes.Clone(raw[5]), raw[6][0] != 0
+	}
+	return open, rows.Err()
+}
+
 // PutPages implements entindex.HotWriter.
 func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error {
 	i := -1
-	values := make([]any, 9)
+	values, ends := make([]any, 10), false
 	_, err := w.conn.CopyFrom(ctx, pgx.Identifier{"stage_pages"},
-		[]string{"shard", "number", "page", "inode", "directory", "fingerprint", "digest", "path_key", "listing"},
+		[]string{"shard", "number", "page", "inode", "directory", "fingerprint", "digest", "path_key", "listing", "base"},
 		pgx.CopyFromFunc(func() ([]any, error) {
 			if i++; i == len(rows) {
 				return nil, nil
@@ -158,22 +189,27 @@ func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error 
 			row := &rows[i]
 			values[0], values[1], values[2], values[3] = int64(row.Shard), int64(row.Number), int64(row.Key), int64(row.Inode)
 			values[4], values[5], values[6] = [16]byte(row.Directory), [16]byte(row.Fingerprint), row.Digest[:]
-			values[7], values[8] = row.PathKey, entindex.NotNull(row.Listing)
+			values[7], values[8], values[9] = row.PathKey, entindex.NotNull(row.Listing), nil
+			if row.Base != 0 {
+				values[9] = int64(row.Base)
+			}
+			ends = ends || row.Ends
 			return values, nil
 		}))
 	if err != nil {
 		return err
 	}
-	_, err = w.conn.Exec(ctx, endChangedPages)
-	if err != nil {
-		return err
+	if ends {
+		if _, err := w.conn.Exec(ctx, endChangedPages); err != nil {
+			return err
+		}
 	}
 	_, err = w.conn.Exec(ctx, insertPages)
 	return err
 }
 
 // EndPages implements entindex.HotWriter.
-func (w hotWriter) EndPages(ctx context.Context, names []entindex.PageName) error {
+func (w hotWriter) EndPages(ctx context.Context, names []entindex.PageID) error {
 	_, err := w.conn.CopyFrom(ctx, pgx.Identifier{"stage_names"}, []string{"shard", "number", "page", "directory"},
 		pgx.CopyFromSlice(len(names), func(i int) ([]any, error) {
 			n := &names[i]
@@ -191,17 +227,15 @@ const batchLength = 1000
 
 // EndTrees implements entindex.HotWriter with one range scan per tree, many in one batch.
 func (w hotWriter) EndTrees(ctx context.Context, trees []entindex.Tree) error {
-	for len(trees) > 0 {
-		n := min(len(trees), batchLength)
+	for group := range slices.Chunk(trees, batchLength) {
 		batch := &pgx.Batch{}
-		for _, t := range trees[:n] {
+		for _, t := range group {
 			query, args := endTree(t)
 			batch.Queue(query, args)
 		}
 		if err := w.conn.SendBatch(ctx, batch).Close(); err != nil {
 			return err
 		}
-		trees = trees[n:]
 	}
 	return nil
 }
@@ -213,9 +247,9 @@ func endTree(t entindex.Tree) (string, pgx.NamedArgs) {
 }
 
 const (
-	keepBegun = "INSERT INTO interrupted_pages (shard, page, directory, listing)" +
-		" SELECT shard, page, directory, listing FROM pages WHERE shard = $1 AND first_snapshot = $2" +
-		" ON CONFLICT (shard, directory, page) DO UPDATE SET listing = excluded.listing"
+	keepBegun = "INSERT INTO interrupted_pages (shard, page, directory, listing, base)" +
+		" SELECT shard, page, directory, listing, base FROM pages WHERE shard = $1 AND first_snapshot = $2" +
+		" ON CONFLICT (shard, directory, page) DO UPDATE SET listing = excluded.listing, base = excluded.base"
 	deleteBegun = "DELETE FROM pages WHERE shard = $1 AND first_snapshot = $2"
 	reopenEnded = "UPDATE pages SET last_snapshot = NULL WHERE shard = $1 AND last_snapshot = $2"
 

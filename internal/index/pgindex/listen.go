@@ -11,11 +11,11 @@ import (
 // Its name dates from when it announced only new ones: committers of earlier versions listen to it.
 const snapshotsChannel = "bctl_begun"
 
-// ListenSnapshots implements entindex.Backend. It has a connection of its own, because one of the pool
-// would be missing there. NOTIFY takes a lock of the whole server when its transaction commits.
+// ListenSnapshots implements entindex.Backend. It opens a connection of its own, so that it does
+// not keep one of the pool's. NOTIFY takes a lock of the whole server when its transaction commits.
 // That is acceptable for snapshots, of which at most a few begin and end per second, but not for
 // anything that is written all the time.
-func (b *backend) ListenSnapshots(ctx context.Context, told func()) error {
+func (b *backend) ListenSnapshots(ctx context.Context, notify func()) error {
 	config := b.pool.Config()
 	if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
 		return err
@@ -33,7 +33,7 @@ func (b *backend) ListenSnapshots(ctx context.Context, told func()) error {
 		return b.Wrap(err)
 	}
 	for {
-		told()
+		notify()
 		if _, err := conn.WaitForNotification(ctx); err != nil {
 			return b.Wrap(err)
 		}

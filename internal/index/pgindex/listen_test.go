@@ -69,7 +69,7 @@ func TestListenSnapshots(t *testing.T) {
 		t.Fatal(err)
 	}
 	hear("committed")
-	if err := l.x.SetBad(t.Context(), second.ID, "the test says so"); err != nil {
+	if err := l.x.SetBad(t.Context(), second.ID, "tester", "the test says so"); err != nil {
 		t.Fatal(err)
 	}
 	hear("marked bad")

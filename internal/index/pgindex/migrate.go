@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 
@@ -39,6 +38,11 @@ func (b *backend) Migrate(ctx context.Context) (from, to int64, err error) {
 	if err = entindex.Retry(ctx, lostTurn, up); err != nil {
 		return from, from, b.Wrap(fmt.Errorf("migrate: %w", err))
 	}
+	if from == 0 { // no older services work with it
+		if _, err := b.pool.Exec(ctx, migrations.RequirePatches); err != nil {
+			return from, from, b.Wrap(fmt.Errorf("migrate: %w", err))
+		}
+	}
 	if err := entindex.Retry(ctx, lostConflict, func() error { return b.grant(ctx) }); err != nil {
 		return from, from, b.Wrap(fmt.Errorf("migrate: %w", err))
 	}
@@ -49,8 +53,7 @@ func (b *backend) Migrate(ctx context.Context) (from, to int64, err error) {
 // lostTurn reports that a migration was undone because services or other readers had its tables
 // locked: it lost a deadlock with them, or exceeded its own lock timeout. It may be tried again.
 func lostTurn(err error) bool {
-	var failure *pgconn.PgError
-	return lostConflict(err) || errors.As(err, &failure) && failure.Code == "55P03" // lock_not_available
+	return lostConflict(err) || isCode(err, "55P03") // lock_not_available
 }
 
 // Schema implements entindex.Backend. It reads goose's table itself, because goose would create it.
@@ -59,16 +62,15 @@ func (b *backend) Schema(ctx context.Context) (s migrations.Schema, err error) {
 		return s, err
 	}
 	err = b.pool.QueryRow(ctx, migrations.SelectVersion).Scan(&s.Version)
-	var failure *pgconn.PgError
-	if errors.Is(err, pgx.ErrNoRows) || errors.As(err, &failure) && failure.Code == "42P01" {
+	if errors.Is(err, pgx.ErrNoRows) || isCode(err, "42P01") {
 		return s, nil // undefined_table
 	}
 	if err != nil || !s.Newer() {
 		return s, b.Wrap(err)
 	}
-	var told, oldest *int64
-	err = b.pool.QueryRow(ctx, migrations.SelectOldest).Scan(&told, &oldest)
-	if err == nil && told != nil && *told == s.Version {
+	var version, oldest *int64
+	err = b.pool.QueryRow(ctx, migrations.SelectOldest).Scan(&version, &oldest)
+	if err == nil && version != nil && *version == s.Version {
 		s.Oldest = *oldest
 	}
 	return s, b.Wrap(err)
@@ -86,9 +88,8 @@ func (b *backend) grant(ctx context.Context) error {
 		return fmt.Errorf("setting %s of the database: %w", migrations.RolesSetting, err)
 	}
 	_, err = b.pool.Exec(ctx, grants) // without arguments: one transaction
-	var failure *pgconn.PgError
 	switch {
-	case errors.As(err, &failure) && failure.Code == "42704": // undefined_object
+	case isCode(err, "42704"): // undefined_object
 		return fmt.Errorf("privileges of the roles %s_… (run the roles.sql that this version's bctl deploy refresh writes, and migrate again): %w", name, err)
 	case err != nil:
 		return fmt.Errorf("privileges of the roles %s_…: %w", name, err)

@@ -148,6 +148,8 @@ func (b *backend) Clock(ctx context.Context) (now time.Time, err error) {
 
 func (b *backend) Client() *ent.Client { return b.client }
 
+func (b *backend) Dialect() *entindex.Dialect { return &postgres }
+
 func (b *backend) Close() error {
 	var err error
 	b.closing.Do(func() {
@@ -191,13 +193,24 @@ func (b *backend) update(ctx context.Context, do func(context.Context, *entindex
 // lostConflict reports serialization failures and deadlocks, after which Postgres has undone the
 // transaction.
 func lostConflict(err error) bool {
-	var failure *pgconn.PgError
-	return errors.As(err, &failure) && (failure.Code == "40001" || failure.Code == "40P01")
+	return isCode(err, "40001") || isCode(err, "40P01")
+}
+
+// isCode reports whether err is an error of Postgres with this code.
+func isCode(err error, code string) bool {
+	failure, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && failure.Code == code
 }
 
 // Wrap implements entindex.Backend.
 func (b *backend) Wrap(err error) error {
-	if err == nil || errors.Is(err, backup.ErrUnavailable) || !unavailable(err) {
+	var failure *pgconn.PgError
+	switch {
+	case err == nil || errors.Is(err, backup.ErrUnavailable):
+		return err
+	case errors.As(err, &failure) && failure.Code == "42501":
+		return fmt.Errorf("index at %s: the role of this database user does not allow this (docs/security.md lists what each role may do): %w", b.address, err)
+	case !unavailable(err):
 		return err
 	}
 	return fmt.Errorf("index at %s: %w: %w", b.address, backup.IndexAway, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/entindex"
 	"github.com/bctl/bctl/internal/testenv"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // A fleet of 20 filers with 50 shards each: 25 snapshots per shard, one of them running, and much
@@ -151,6 +151,10 @@ func TestPlansOfCalls(t *testing.T) {
 		{"shards", true, func() error { _, err := x.ListShards(ctx, index.ShardFilter{}); return err }},
 		{"claims of tasks", true, func() error { _, err := x.ClaimTasks(ctx, claim); return err }},
 		{"claims of batches", true, func() error { _, err := x.ClaimBatches(ctx, claim); return err }},
+		{"objects of a sweep", false, func() error {
+			_, err := x.Recognize(ctx, index.Term{}, []index.StoredObject{{Snapshot: running[0].ID, ID: backup.NewPackID()}, {Snapshot: backup.NewSnapshotID(), ID: backup.NewPackID()}})
+			return err
+		}},
 		{"due shards", true, func() error { _, _, err := x.DueShards(ctx, now, []backup.PolicyID{1, 2}); return err }},
 		{"unplanned shards", true, func() error {
 			_, err := x.Unplanned(ctx, []backup.PolicyID{1, 2}, 0, 100)

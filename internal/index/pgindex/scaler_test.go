@@ -14,7 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/testenv"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 	"github.com/bctl/bctl/migrations"
 )
 
@@ -122,7 +122,7 @@ func monitor(t *testing.T, dsn string) func(query string) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	roles := []string{"committer", "walker", "reader", "operator", "monitor"}
+	roles := []string{"committer", "walker", "reader", "operator", "pruner", "monitor"}
 	for _, role := range roles {
 		exec(fmt.Sprintf("CREATE ROLE %s_%s", name, role))
 	}

@@ -13,8 +13,8 @@ import (
 // copyTries is how often a copy waits for an empty log. Other processes may write to the log.
 const copyTries = 20
 
-// Copy calls read with the bytes of the database as it is now, which are a SQLite file of their
-// own. Other processes continue to read and write in the meantime.
+// Copy calls read with the bytes of the database as it is now. They form a complete SQLite file.
+// Other processes continue to read and write in the meantime.
 func (x *Index) Copy(ctx context.Context, read func(file io.Reader, bytes int64) error) error {
 	b := x.backend
 	for range copyTries {
@@ -23,12 +23,12 @@ func (x *Index) Copy(ctx context.Context, read func(file io.Reader, bytes int64)
 			return b.Wrap(err)
 		}
 	}
-	return fmt.Errorf("index in %s: other processes write to it all the time: %w", b.path, backup.ErrUnavailable)
+	return fmt.Errorf("index in %s: not copied, because other processes keep writing to it: %w", b.path, backup.ErrUnavailable)
 }
 
-// copy moves the log into the database, and reads the file in a transaction that keeps it
-// unchanged: while a transaction reads the database without the log, the log is not copied into it.
-// done is false if another process has written in between.
+// copy moves the log into the database file, and then reads the file in a transaction. SQLite does
+// not move a new log into the file while a transaction reads it, so the file does not change. done
+// is false if another process has written in between.
 func (b *backend) copy(ctx context.Context, read func(file io.Reader, bytes int64) error) (done bool, err error) {
 	if err := b.checkpoint(ctx); err != nil {
 		return false, err

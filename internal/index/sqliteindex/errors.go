@@ -26,9 +26,9 @@ func (f *failure) Error() string   { return "index " + f.path + ": " + f.text }
 func (f *failure) Unwrap() []error { return f.is }
 
 // errReadOnly reports an attempt to write to an index that was opened for reading.
-var errReadOnly = fmt.Errorf("the index is open for reading only: %w", backup.ErrInvalid)
+var errReadOnly = fmt.Errorf("the index is open read-only: %w", backup.ErrInvalid)
 
-const rebuildAdvice = "bctl index rebuild makes it again from a copy in the store"
+const rebuildAdvice = "bctl index rebuild recreates it from a copy in the store"
 
 // isBusy reports whether another process held a lock.
 func isBusy(err error) bool {
@@ -64,7 +64,7 @@ func (b *backend) Wrap(err error) error {
 func explain(path string, code int) (text string, is []error) {
 	switch code & 0xff {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		return "it is damaged, or no index (" + rebuildAdvice + ")", []error{ErrDamaged}
+		return "it is damaged, or not an index (" + rebuildAdvice + ")", []error{ErrDamaged}
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL:
 		return explainErrno(syscall.EAGAIN)
 	case sqlite3.SQLITE_FULL:
@@ -126,16 +126,16 @@ func explainErrno(errno syscall.Errno) (text string, is []error) {
 	case syscall.EROFS:
 		return "read-only file system", []error{backup.ErrUnavailable, errno}
 	case syscall.EACCES, syscall.EPERM:
-		return fmt.Sprintf("permission denied to user %d; run bctl as the user who made the repository", os.Getuid()), []error{errno}
+		return fmt.Sprintf("permission denied to user %d; run bctl as the user who created the repository", os.Getuid()), []error{errno}
 	case syscall.ENOTDIR:
-		return "what is above it in the path is not a directory", []error{errno}
+		return "a parent of it in the path is not a directory", []error{errno}
 	case syscall.EISDIR:
-		return "it is a directory, and not the file of an index", []error{errno}
+		return "it is a directory, not an index file", []error{errno}
 	case syscall.ENOENT:
-		return "it is not there, or was replaced while it was open", []error{backup.ErrNotFound, errno}
+		return "it does not exist, or was replaced while it was open", []error{backup.ErrNotFound, errno}
 	}
 	if errno == syscall.EIO {
-		return fmt.Sprintf("%v (the system's log says more)", errno), []error{backup.ErrUnavailable, errno}
+		return fmt.Sprintf("%v (see the system's log)", errno), []error{backup.ErrUnavailable, errno}
 	}
 	return errno.Error(), []error{backup.ErrUnavailable, errno}
 }

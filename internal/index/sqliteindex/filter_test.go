@@ -9,7 +9,7 @@ import (
 	"github.com/zeebo/blake3"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 func chunkID(n uint64) backup.ChunkID {

@@ -23,8 +23,13 @@ const (
 	byPathKey   = " ORDER BY path_key, page"
 	pageColumns = "shard, directory, page, path_key, fingerprint, digest, inode"
 
-	selectListing        = "SELECT listing, fingerprint, digest, inode FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3 AND page = ?4" + validIn
-	selectInterrupted    = "SELECT listing, x'', x'', 0 FROM interrupted_pages INDEXED BY interrupted_pages_key WHERE shard = ?1 AND directory = ?2 AND page = ?3"
+	// ofBase is the stored listing of which a page's is a patch, or NULL.
+	ofBase            = "(SELECT b.listing FROM pages b INDEXED BY pages_key WHERE b.shard = pages.shard AND b.directory = pages.directory AND b.page = pages.page AND b.first_snapshot = pages.base)"
+	ofReplacedBase    = "(SELECT b.listing FROM pages b INDEXED BY pages_key WHERE b.shard = o.shard AND b.directory = o.directory AND b.page = o.page AND b.first_snapshot = o.base)"
+	ofInterruptedBase = "(SELECT b.listing FROM pages b INDEXED BY pages_key WHERE b.shard = interrupted_pages.shard AND b.directory = interrupted_pages.directory AND b.page = interrupted_pages.page AND b.first_snapshot = interrupted_pages.base)"
+
+	selectListing        = "SELECT listing, " + ofBase + ", fingerprint, digest, inode FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3 AND page = ?4" + validIn
+	selectInterrupted    = "SELECT listing, " + ofInterruptedBase + ", x'', x'', 0 FROM interrupted_pages INDEXED BY interrupted_pages_key WHERE shard = ?1 AND directory = ?2 AND page = ?3"
 	selectByInode        = "SELECT path_key FROM pages INDEXED BY pages_inode WHERE shard = ?1 AND inode = ?3 AND page = 0 AND inode <> 0" + validIn + " LIMIT 2"
 	selectDirectoryMarks = "SELECT page, fingerprint FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3" + validIn + " ORDER BY page"
 )
@@ -94,20 +99,22 @@ func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.Sna
 	return marks, keys, err
 }
 
-func scanPage(rows *sql.Rows, listing bool) (entindex.PageRow, error) {
-	return scanPageAfter(rows, listing)
-}
-
-// scanPageAfter is scanPage for rows whose page columns follow others.
-func scanPageAfter(rows *sql.Rows, listing bool, before ...any) (entindex.PageRow, error) {
+// scanPage reads a row whose page columns, and with listing also the listing and ofBase, are between
+// those of before and after.
+func scanPage(rows *sql.Rows, listing bool, before, after []any) (entindex.PageRow, error) {
 	var p entindex.PageRow
 	var directory, fingerprint, digest []byte
 	var inode int64
 	targets := slices.Concat(before, []any{&p.Shard, &directory, &p.Key, &p.PathKey, &fingerprint, &digest, &inode})
+	var base sql.RawBytes
 	if listing {
-		targets = append(targets, &p.Listing)
+		targets = append(targets, &p.Listing, &base)
 	}
+	targets = append(targets, after...)
 	err := rows.Scan(targets...)
+	if err == nil && listing {
+		p.Listing = entindex.Whole(p.Listing, base)
+	}
 	copy(p.Directory[:], directory)
 	copy(p.Fingerprint[:], fingerprint)
 	copy(p.Digest[:], digest)
@@ -116,7 +123,7 @@ func scanPageAfter(rows *sql.Rows, listing bool, before ...any) (entindex.PageRo
 }
 
 func selectPages(shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, after []byte, key backup.PageKey, limit int) (string, []any) {
-	query := "SELECT " + pageColumns + ", listing FROM pages INDEXED BY pages_path WHERE shard = ?1" + validIn
+	query := "SELECT " + pageColumns + ", listing, " + ofBase + " FROM pages INDEXED BY pages_path WHERE shard = ?1" + validIn
 	args := []any{int64(shard), int64(at), limit}
 	if after != nil {
 		query, args = query+" AND (path_key, page) > (?4, ?5)", append(args, after, int64(key))
@@ -134,7 +141,7 @@ func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backu
 	query, args := selectPages(shard, at, r, after, key, limit)
 	var pages []entindex.PageRow
 	err := b.each(ctx, query, args, func(rows *sql.Rows) error {
-		p, err := scanPage(rows, true)
+		p, err := scanPage(rows, true, nil, nil)
 		pages = append(pages, p)
 		return err
 	})
@@ -142,15 +149,15 @@ func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backu
 }
 
 // Listings implements entindex.HotReader.
-func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageName) ([]entindex.PageRow, error) {
-	return b.listings(ctx, selectListing, names, func(n *entindex.PageName) []any {
+func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageID) ([]entindex.PageRow, error) {
+	return b.listings(ctx, selectListing, names, func(n *entindex.PageID) []any {
 		return []any{int64(shard), int64(at), n.Directory[:], int64(n.Key)}
 	})
 }
 
 // InterruptedListings implements entindex.HotReader.
-func (b *backend) InterruptedListings(ctx context.Context, shard backup.ShardID, names []entindex.PageName) ([][]byte, error) {
-	rows, err := b.listings(ctx, selectInterrupted, names, func(n *entindex.PageName) []any {
+func (b *backend) InterruptedListings(ctx context.Context, shard backup.ShardID, names []entindex.PageID) ([][]byte, error) {
+	rows, err := b.listings(ctx, selectInterrupted, names, func(n *entindex.PageID) []any {
 		return []any{int64(shard), n.Directory[:], int64(n.Key)}
 	})
 	listings := make([][]byte, len(rows))
@@ -161,7 +168,7 @@ func (b *backend) InterruptedListings(ctx context.Context, shard backup.ShardID,
 }
 
 // listings runs a query for each name. The query finds at most one listing.
-func (b *backend) listings(ctx context.Context, query string, names []entindex.PageName, args func(*entindex.PageName) []any) ([]entindex.PageRow, error) {
+func (b *backend) listings(ctx context.Context, query string, names []entindex.PageID, args func(*entindex.PageID) []any) ([]entindex.PageRow, error) {
 	statement, err := b.prepare(ctx, query)
 	if err != nil {
 		return nil, err
@@ -169,11 +176,12 @@ func (b *backend) listings(ctx context.Context, query string, names []entindex.P
 	found := make([]entindex.PageRow, len(names))
 	for i := range names {
 		p := &found[i]
-		var fingerprint, digest []byte
+		var base, fingerprint, digest []byte
 		var inode int64
-		err := statement.QueryRowContext(ctx, args(&names[i])...).Scan(&p.Listing, &fingerprint, &digest, &inode)
+		err := statement.QueryRowContext(ctx, args(&names[i])...).Scan(&p.Listing, &base, &fingerprint, &digest, &inode)
 		switch {
 		case err == nil:
+			p.Listing = entindex.Whole(p.Listing, base)
 			copy(p.Fingerprint[:], fingerprint)
 			copy(p.Digest[:], digest)
 			p.Listing, p.Inode = entindex.NotNull(p.Listing), uint64(inode)
@@ -271,7 +279,7 @@ func (b *backend) appendPlaces(ctx context.Context, places []entindex.ChunkRow, 
 	return places, err
 }
 
-const selectPack = "SELECT condemned, pack, snapshot, object, object_offset, stored_bytes FROM packs WHERE id = ?"
+const selectPack = "SELECT condemned, pack, snapshot, object, object_offset, stored_bytes, sealed FROM packs WHERE id = ?"
 
 // Packs implements entindex.HotReader.
 func (b *backend) Packs(ctx context.Context, ids []int64) (packs []entindex.PackRow, err error) {
@@ -279,7 +287,9 @@ func (b *backend) Packs(ctx context.Context, ids []int64) (packs []entindex.Pack
 		p := entindex.PackRow{ID: id}
 		err := b.each(ctx, selectPack, []any{id}, func(rows *sql.Rows) error {
 			var pack, snapshot, object uuid.UUID
-			err := rows.Scan(&p.Condemned, &pack, &snapshot, &object, &p.Offset, &p.Bytes)
+			var sealed uuid.NullUUID
+			err := rows.Scan(&p.Condemned, &pack, &snapshot, &object, &p.Offset, &p.Bytes, &sealed)
+			p.Sealed = backup.PackID(sealed.UUID)
 			p.Pack, p.Snapshot, p.Object = backup.PackID(pack), backup.SnapshotID(snapshot), backup.PackID(object)
 			packs = append(packs, p)
 			return err
@@ -308,13 +318,16 @@ const (
 
 // selectChanged selects some pages by path key. Left to itself, SQLite reads all pages of the shard
 // in their order, or sorts rows with their listings. Here the keys are sorted first: LIMIT keeps
-// SQLite from changing that, and CROSS JOIN keeps the order.
+// SQLite from changing that, and CROSS JOIN keeps the order. With listing, the columns end with
+// those of the version that a patch replaces.
 func selectChanged(which string, listing bool) string {
-	columns := pageColumns
+	columns, replaced := pageColumns, ""
 	if listing {
-		columns += ", listing"
+		columns = "pages." + strings.ReplaceAll(pageColumns, ", ", ", pages.") + ", pages.listing, " + ofBase + ", o.listing, " + ofReplacedBase + ", o.fingerprint, o.digest, o.inode"
+		replaced = " LEFT JOIN pages o INDEXED BY pages_key ON o.shard = pages.shard AND o.directory = pages.directory AND o.page = pages.page" +
+			" AND o.first_snapshot < pages.first_snapshot AND o.last_snapshot = pages.first_snapshot - 1 AND substr(pages.listing, 1, 1) = x'02'"
 	}
-	return "SELECT " + columns + " FROM (SELECT rowid AS id FROM pages " + which + byPathKey + " LIMIT -1) AS changed CROSS JOIN pages ON pages.rowid = changed.id"
+	return "SELECT " + columns + " FROM (SELECT rowid AS id FROM pages " + which + byPathKey + " LIMIT -1) AS changed CROSS JOIN pages ON pages.rowid = changed.id" + replaced
 }
 
 // stream yields the selected pages by path key, as SQLite finds them.
@@ -328,7 +341,18 @@ func (b *backend) stream(ctx context.Context, which string, listing bool, args .
 		}
 		defer rows.Close()
 		for rows.Next() {
-			p, err := scanPage(rows, listing)
+			var replaced, base, fingerprint, digest []byte
+			var inode sql.NullInt64
+			var after []any
+			if listing {
+				after = []any{&replaced, &base, &fingerprint, &digest, &inode}
+			}
+			p, err := scanPage(rows, listing, nil, after)
+			if err == nil && digest != nil {
+				p.Replaces = &entindex.PageRow{Listing: entindex.Whole(replaced, base), Inode: uint64(inode.Int64)}
+				copy(p.Replaces.Fingerprint[:], fingerprint)
+				copy(p.Replaces.Digest[:], digest)
+			}
 			if !yield(p, err) || err != nil {
 				return
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/entindex"
+	"github.com/bctl/bctl/migrations"
 )
 
 // A hotWriter is entindex.HotWriter in a transaction of the writer. Its statements are prepared
@@ -43,8 +44,7 @@ const chunkGroup = 64
 func insertChunks(n int) string {
 	return "INSERT INTO chunks (id, pack, frame, frame_offset, length) VALUES " +
 		strings.Repeat("(?,?,?,?,?),", n-1) + "(?,?,?,?,?)" +
-		" ON CONFLICT (id) DO UPDATE SET pack = excluded.pack, frame = excluded.frame, frame_offset = excluded.frame_offset, length = excluded.length" +
-		" WHERE EXISTS (SELECT 1 FROM packs p WHERE p.id = chunks.pack AND p.condemned)"
+		" ON CONFLICT (id) DO NOTHING"
 }
 
 var (
@@ -99,6 +99,7 @@ func (w hotWriter) putCopies(ctx context.Context, rows []entindex.ChunkRow) erro
 const (
 	insertList      = "INSERT INTO chunk_lists (list, nested, chunks) VALUES (?, ?, ?) ON CONFLICT (list) DO NOTHING"
 	selectKnownList = "SELECT count(*) FROM chunk_lists WHERE list = ?"
+	selectBelowList = "SELECT nested, CASE WHEN nested THEN chunks END FROM chunk_lists WHERE list = ?"
 )
 
 // PutLists implements entindex.HotWriter.
@@ -113,66 +114,73 @@ func (w hotWriter) PutLists(ctx context.Context, lists []backup.ChunkList) error
 }
 
 // KnownLists implements entindex.HotWriter.
-func (w hotWriter) KnownLists(ctx context.Context, lists []backup.ChunkID) (known []backup.ChunkID, err error) {
-	statement, err := w.prepare(ctx, selectKnownList)
+func (w hotWriter) KnownLists(ctx context.Context, lists []backup.ChunkID) (known []backup.ChunkList, err error) {
+	statement, err := w.prepare(ctx, selectBelowList)
 	if err != nil {
 		return nil, err
 	}
 	for i := range lists {
-		n := 0
-		if err := statement.QueryRowContext(ctx, lists[i][:]).Scan(&n); err != nil {
+		l := backup.ChunkList{List: lists[i]}
+		var below []byte
+		switch err := statement.QueryRowContext(ctx, lists[i][:]).Scan(&l.Nested, &below); {
+		case errors.Is(err, sql.ErrNoRows):
+			continue
+		case err != nil:
 			return nil, err
 		}
-		if n > 0 {
-			known = append(known, lists[i])
-		}
+		l.Chunks = entindex.SplitIDs(below)
+		known = append(known, l)
 	}
 	return known, nil
 }
 
 const (
-	findOpenPage = "SELECT rowid, first_snapshot < ?4, fingerprint = ?5 AND listing = ?6 FROM pages INDEXED BY pages_key" +
+	findOpenPage = "SELECT first_snapshot, fingerprint, listing, coalesce(base, 0), " + ofBase + ", " + migrations.WritesPatches + " FROM pages INDEXED BY pages_key" +
 		" WHERE shard = ?1 AND directory = ?2 AND page = ?3 AND last_snapshot IS NULL ORDER BY first_snapshot DESC LIMIT 1"
-	endPageRow = "UPDATE pages SET last_snapshot = ?2 - 1 WHERE rowid = ?1"
-	insertPage = "INSERT INTO pages (shard, directory, page, first_snapshot, fingerprint, digest, inode, path_key, listing) VALUES (?,?,?,?,?,?,?,?,?)" +
+	insertPage = "INSERT INTO pages (shard, directory, page, first_snapshot, fingerprint, digest, inode, path_key, listing, base) VALUES (?,?,?,?,?,?,?,?,?,nullif(?,0))" +
 		" ON CONFLICT (shard, directory, page, first_snapshot) DO UPDATE SET inode = excluded.inode, fingerprint = excluded.fingerprint," +
-		" digest = excluded.digest, path_key = excluded.path_key, listing = excluded.listing"
+		" digest = excluded.digest, path_key = excluded.path_key, listing = excluded.listing, base = excluded.base"
 	endPage = "UPDATE pages INDEXED BY pages_key SET last_snapshot = ?4 - 1 WHERE shard = ?1 AND directory = ?2 AND page = ?3 AND last_snapshot IS NULL AND first_snapshot < ?4"
 
-	keepBegun = "INSERT INTO interrupted_pages (shard, directory, page, listing)" +
-		" SELECT shard, directory, page, listing FROM pages INDEXED BY pages_first WHERE shard = ? AND first_snapshot = ?" +
-		" ON CONFLICT (shard, directory, page) DO UPDATE SET listing = excluded.listing"
+	keepBegun = "INSERT INTO interrupted_pages (shard, directory, page, listing, base)" +
+		" SELECT shard, directory, page, listing, base FROM pages INDEXED BY pages_first WHERE shard = ? AND first_snapshot = ?" +
+		" ON CONFLICT (shard, directory, page) DO UPDATE SET listing = excluded.listing, base = excluded.base"
 	undoBegun = "DELETE FROM pages INDEXED BY pages_first WHERE shard = ? AND first_snapshot = ?"
 	undoEnded = "UPDATE pages INDEXED BY pages_last SET last_snapshot = NULL WHERE shard = ? AND last_snapshot = ?"
 
 	dropInterrupted = "DELETE FROM interrupted_pages INDEXED BY interrupted_pages_key WHERE shard = ?"
 )
 
-// PutPages implements entindex.HotWriter.
-func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error {
+// OpenPages implements entindex.HotWriter.
+func (w hotWriter) OpenPages(ctx context.Context, names []entindex.PageID) ([]entindex.OpenPage, error) {
 	find, err := w.prepare(ctx, findOpenPage)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	open := make([]entindex.OpenPage, len(names))
+	for i := range names {
+		n, p := &names[i], &open[i]
+		var fingerprint []byte
+		err := find.QueryRowContext(ctx, int64(n.Shard), n.Directory[:], int64(n.Key)).Scan(&p.First, &fingerprint, &p.Listing, &p.Base, &p.BaseListing, &p.Patches)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return nil, err
+		}
+		copy(p.Fingerprint[:], fingerprint)
+	}
+	return open, nil
+}
+
+// PutPages implements entindex.HotWriter.
+func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error {
 	for i := range rows {
 		row := &rows[i]
-		var rowid int64
-		var earlier, same bool
-		err := find.QueryRowContext(ctx, int64(row.Shard), row.Directory[:], int64(row.Key), int64(row.Number), row.Fingerprint[:], entindex.NotNull(row.Listing)).
-			Scan(&rowid, &earlier, &same)
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-		case err != nil:
-			return err
-		case same:
-			continue
-		case earlier:
-			if _, err := w.exec(ctx, endPageRow, rowid, int64(row.Number)); err != nil {
+		if row.Ends {
+			if _, err := w.exec(ctx, endPage, int64(row.Shard), row.Directory[:], int64(row.Key), int64(row.Number)); err != nil {
 				return err
 			}
 		}
-		_, err = w.exec(ctx, insertPage, int64(row.Shard), row.Directory[:], int64(row.Key), int64(row.Number),
-			row.Fingerprint[:], row.Digest[:], int64(row.Inode), row.PathKey, entindex.NotNull(row.Listing))
+		_, err := w.exec(ctx, insertPage, int64(row.Shard), row.Directory[:], int64(row.Key), int64(row.Number),
+			row.Fingerprint[:], row.Digest[:], int64(row.Inode), row.PathKey, entindex.NotNull(row.Listing), int64(row.Base))
 		if err != nil {
 			return err
 		}
@@ -181,7 +189,7 @@ func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error 
 }
 
 // EndPages implements entindex.HotWriter.
-func (w hotWriter) EndPages(ctx context.Context, names []entindex.PageName) error {
+func (w hotWriter) EndPages(ctx context.Context, names []entindex.PageID) error {
 	for i := range names {
 		n := &names[i]
 		if _, err := w.exec(ctx, endPage, int64(n.Shard), n.Directory[:], int64(n.Key), int64(n.Number)); err != nil {

@@ -41,21 +41,15 @@ func (x *Index) Inspect(ctx context.Context) (Facts, error) {
 	if f.Journal, err = b.journal(ctx); err != nil {
 		return f, b.Wrap(err)
 	}
-	rows, err := b.readers.QueryContext(ctx, fmt.Sprintf("PRAGMA integrity_check(%d)", maxDamage))
-	if err != nil {
-		return f, b.Wrap(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
+	err = b.each(ctx, fmt.Sprintf("PRAGMA integrity_check(%d)", maxDamage), nil, func(rows *sql.Rows) error {
 		var line string
-		if err := rows.Scan(&line); err != nil {
-			return f, b.Wrap(err)
-		}
-		if line != "ok" {
+		err := rows.Scan(&line)
+		if err == nil && line != "ok" {
 			f.Damage = append(f.Damage, line)
 		}
-	}
-	return f, b.Wrap(rows.Err())
+		return err
+	})
+	return f, b.Wrap(err)
 }
 
 // Check returns ErrDamaged if Inspect finds damage.
@@ -72,14 +66,14 @@ func (x *Index) Check(ctx context.Context) error {
 // those that do not match their digests, and the directories of the first few of the latter.
 func (x *Index) CheckPages(ctx context.Context) (pages, damaged int, directories []string, err error) {
 	b := x.backend
-	rows, err := b.readers.QueryContext(ctx, "SELECT (SELECT name FROM shards WHERE id = shard), "+pageColumns+", listing FROM pages NOT INDEXED")
+	rows, err := b.readers.QueryContext(ctx, "SELECT (SELECT name FROM shards WHERE id = shard), "+pageColumns+", listing, "+ofBase+" FROM pages NOT INDEXED")
 	if err != nil {
 		return 0, 0, nil, b.Wrap(err)
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var shard sql.NullString
-		p, err := scanPageAfter(rows, true, &shard)
+		p, err := scanPage(rows, true, []any{&shard}, nil)
 		if err != nil {
 			return pages, damaged, directories, b.Wrap(err)
 		}

@@ -2,6 +2,7 @@ package sqliteindex
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"os"
 
@@ -20,20 +21,16 @@ func (x *Index) Unknown(ctx context.Context, ids []backup.SnapshotID) (unknown [
 	for n, id := range ids {
 		list[n] = uuid.UUID(id)
 	}
-	rows, err := x.backend.readers.QueryContext(ctx, `SELECT value FROM json_each($1)
-		WHERE value NOT IN (SELECT id FROM snapshots) AND value NOT IN (SELECT id FROM lost_snapshots)`, dialectSQLite.List(list))
-	if err != nil {
-		return nil, x.backend.Wrap(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
+	const query = `SELECT value FROM json_each($1)
+		WHERE value NOT IN (SELECT id FROM snapshots) AND value NOT IN (SELECT id FROM lost_snapshots)
+		AND value NOT IN (SELECT id FROM removed_snapshots)`
+	err = x.backend.each(ctx, query, []any{dialectSQLite.List(list)}, func(rows *sql.Rows) error {
 		var id uuid.UUID
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
+		err := rows.Scan(&id)
 		unknown = append(unknown, backup.SnapshotID(id))
-	}
-	return unknown, x.backend.Wrap(rows.Err())
+		return err
+	})
+	return unknown, err
 }
 
 // A LostSnapshot is a snapshot that the store has a record of and that the index permanently lacks.
@@ -70,39 +67,24 @@ const (
 
 // Copies returns the states of the copies of this index, by their sequences.
 func (x *Index) Copies(ctx context.Context) (map[int64]CopyState, error) {
-	rows, err := x.backend.readers.QueryContext(ctx, "SELECT sequence, state FROM index_copies")
-	if err != nil {
-		return nil, x.backend.Wrap(err)
-	}
-	defer rows.Close()
 	copies := map[int64]CopyState{}
-	for rows.Next() {
+	err := x.backend.each(ctx, "SELECT sequence, state FROM index_copies", nil, func(rows *sql.Rows) error {
 		var sequence int64
 		var state CopyState
-		if err := rows.Scan(&sequence, &state); err != nil {
-			return nil, err
-		}
+		err := rows.Scan(&sequence, &state)
 		copies[sequence] = state
-	}
-	return copies, x.backend.Wrap(rows.Err())
+		return err
+	})
+	return copies, err
 }
 
 // BeginCopy returns the sequence of a copy that is to be written. It is at least atLeast, and
 // greater than those of all previous copies.
 func (x *Index) BeginCopy(ctx context.Context, atLeast int64) (sequence int64, err error) {
 	err = x.backend.Update(ctx, entindex.Durable, func(ctx context.Context, tx *entindex.Tx) error {
-		rows, err := tx.QueryContext(ctx, `INSERT INTO index_copies (sequence, state)
-			SELECT max($1, coalesce(max(sequence) + 1, 1)), 0 FROM index_copies RETURNING sequence`, atLeast)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			if err := rows.Scan(&sequence); err != nil {
-				return err
-			}
-		}
-		return rows.Err()
+		return tx.Each(ctx, `INSERT INTO index_copies (sequence, state)
+			SELECT max($1, coalesce(max(sequence) + 1, 1)), 0 FROM index_copies RETURNING sequence`, []any{atLeast},
+			func(scan func(...any) error) error { return scan(&sequence) })
 	})
 	return sequence, err
 }

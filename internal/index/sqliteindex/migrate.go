@@ -53,8 +53,8 @@ func (b *backend) Migrate(ctx context.Context) (from, to int64, err error) {
 	}
 }
 
-// Schema implements entindex.Backend. It reads goose's table itself, because goose would create it,
-// and is slow.
+// Schema implements entindex.Backend. It reads goose's table itself, because goose is slow, and
+// would create the table.
 func (b *backend) Schema(ctx context.Context) (s migrations.Schema, err error) {
 	if s.Needed, err = migrations.Version(migrations.SQLite); err != nil {
 		return s, err
@@ -66,9 +66,9 @@ func (b *backend) Schema(ctx context.Context) (s migrations.Schema, err error) {
 	if err != nil || !s.Newer() {
 		return s, b.Wrap(err)
 	}
-	var told, oldest sql.NullInt64
-	err = b.readers.QueryRowContext(ctx, migrations.SelectOldest).Scan(&told, &oldest)
-	if err == nil && told.Int64 == s.Version {
+	var version, oldest sql.NullInt64
+	err = b.readers.QueryRowContext(ctx, migrations.SelectOldest).Scan(&version, &oldest)
+	if err == nil && version.Int64 == s.Version {
 		s.Oldest = oldest.Int64
 	}
 	return s, b.Wrap(err)

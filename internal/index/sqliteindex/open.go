@@ -29,7 +29,7 @@ type Index struct {
 }
 
 const (
-	readerConns = 4
+	readerConns = 8
 	// busyMilliseconds is how long one try waits for another process that writes.
 	busyMilliseconds = 5000
 	readerCache      = "_pragma=cache_size(-8192)"
@@ -158,6 +158,8 @@ type backend struct {
 }
 
 func (b *backend) Client() *ent.Client { return b.client }
+
+func (b *backend) Dialect() *entindex.Dialect { return &dialectSQLite }
 
 // Clock implements entindex.Backend. SQLite uses the clock of the machine.
 func (b *backend) Clock(context.Context) (time.Time, error) { return time.Now().UTC(), nil }

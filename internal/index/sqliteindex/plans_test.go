@@ -34,6 +34,10 @@ func TestPlansOfPages(t *testing.T) {
 	sorted := func(by string) []string {
 		return []string{"CO-ROUTINE changed", "SEARCH pages USING " + by, "USE TEMP B-TREE FOR ORDER BY", "SCAN changed", "SEARCH pages USING INTEGER PRIMARY KEY (rowid=?)"}
 	}
+	// The base of a patch is one lookup; of is the number of the subquery.
+	withBase := func(of string, plan ...string) []string {
+		return append(plan, "CORRELATED SCALAR SUBQUERY "+of, "SEARCH b USING INDEX pages_key (shard=? AND directory=? AND page=? AND first_snapshot=?)")
+	}
 	for _, test := range []struct {
 		name  string
 		query []any // the query and its arguments
@@ -41,23 +45,29 @@ func TestPlansOfPages(t *testing.T) {
 	}{
 		{"marks", marks(entindex.Range{}), []string{"SEARCH pages USING COVERING INDEX pages_path (shard=? AND path_key>?)"}},
 		{"marks of a subtree", marks(subtree), []string{"SEARCH pages USING COVERING INDEX pages_path (shard=? AND path_key>? AND path_key<?)"}},
-		{"pages", pages(entindex.Range{}, nil), []string{byPath}},
-		{"pages of a subtree", pages(subtree, nil), []string{byPathEnds}},
-		{"pages after one", pages(entindex.Range{}, backup.PathKey("d")), []string{"SEARCH pages USING INDEX pages_path (shard=? AND (path_key,page)>(?,?))"}},
-		{"pages of a subtree after one", pages(subtree, backup.PathKey("d")), []string{"SEARCH pages USING INDEX pages_path (shard=? AND (path_key,page)>(?,?) AND path_key<?)"}},
-		{"a listing", []any{selectListing, 1, 1, []byte{}, 0}, []string{byKey}},
+		{"pages", pages(entindex.Range{}, nil), withBase("1", byPath)},
+		{"pages of a subtree", pages(subtree, nil), withBase("1", byPathEnds)},
+		{"pages after one", pages(entindex.Range{}, backup.PathKey("d")), withBase("1", "SEARCH pages USING INDEX pages_path (shard=? AND (path_key,page)>(?,?))")},
+		{"pages of a subtree after one", pages(subtree, backup.PathKey("d")), withBase("1", "SEARCH pages USING INDEX pages_path (shard=? AND (path_key,page)>(?,?) AND path_key<?)")},
+		{"a listing", []any{selectListing, 1, 1, []byte{}, 0}, withBase("1", byKey)},
 		{"a directory by its inode", []any{selectByInode, 1, 1, 1}, []string{"SEARCH pages USING INDEX pages_inode (shard=? AND inode=?)"}},
 		{"marks of a directory", []any{selectDirectoryMarks, 1, 1, []byte{}}, []string{"SEARCH pages USING INDEX pages_key (shard=? AND directory=?)"}},
-		{"begun", []any{selectChanged(begun, true), 1, 1}, sorted("INDEX pages_first (shard=? AND first_snapshot=?)")},
+		{"begun", []any{selectChanged(begun, true), 1, 1}, withBase("2", withBase("1", append(sorted("INDEX pages_first (shard=? AND first_snapshot=?)"),
+			"SEARCH o USING INDEX pages_key (shard=? AND directory=? AND page=? AND first_snapshot<?) LEFT-JOIN")...)...)},
 		{"ended", []any{selectChanged(ended, false), 1, 1}, sorted("INDEX pages_last (shard=? AND last_snapshot=?)")},
-		{"open page", []any{findOpenPage, 1, []byte{}, 0, 1, []byte{}, []byte{}}, []string{"SEARCH pages USING INDEX pages_key (shard=? AND directory=? AND page=?)"}},
+		{"open page", []any{findOpenPage, 1, []byte{}, 0}, append(withBase("1", "SEARCH pages USING INDEX pages_key (shard=? AND directory=? AND page=?)"), "SCALAR SUBQUERY 2", "SEARCH schema_versions")},
+		{"drop patches", []any{dropPatches, 1, 1, 9}, []string{"SEARCH pages USING INDEX pages_last (shard=? AND last_snapshot>? AND last_snapshot<?)"}},
+		{"drop versions", []any{dropVersions, 1, 1, 9}, []string{
+			"SEARCH pages USING INDEX pages_last (shard=? AND last_snapshot>? AND last_snapshot<?)",
+			"CORRELATED SCALAR SUBQUERY 1", "SEARCH p USING INDEX pages_key (shard=? AND directory=? AND page=? AND first_snapshot>?)",
+		}},
 		{"end of a page", []any{endPage, 1, []byte{}, 0, 1}, []string{byKey}},
 		{"end of everything", tree(entindex.Range{}), []string{byPath}},
 		{"end of a tree", tree(subtree), []string{byPathEnds}},
 		{"keep what began", []any{keepBegun, 1, 1}, []string{"SEARCH pages USING INDEX pages_first (shard=? AND first_snapshot=?)"}},
 		{"undo what began", []any{undoBegun, 1, 1}, []string{"SEARCH pages USING INDEX pages_first (shard=? AND first_snapshot=?)"}},
 		{"undo what ended", []any{undoEnded, 1, 1}, []string{"SEARCH pages USING INDEX pages_last (shard=? AND last_snapshot=?)"}},
-		{"an interrupted listing", []any{selectInterrupted, 1, []byte{}, 0}, []string{"SEARCH interrupted_pages USING INDEX interrupted_pages_key (shard=? AND directory=? AND page=?)"}},
+		{"an interrupted listing", []any{selectInterrupted, 1, []byte{}, 0}, withBase("1", "SEARCH interrupted_pages USING INDEX interrupted_pages_key (shard=? AND directory=? AND page=?)")},
 		{"drop interrupted pages", []any{dropInterrupted, 1}, []string{"SEARCH interrupted_pages USING INDEX interrupted_pages_key (shard=?)"}},
 		{"copies", []any{selectCopies, []byte{}}, []string{"SEARCH chunk_copies USING PRIMARY KEY (id=?)"}},
 		{"one more place", []any{insertCopy, []byte{}, 1, 0, 0, 1}, []string{"SEARCH chunks EXISTS USING PRIMARY KEY (id=?)"}},

@@ -152,7 +152,7 @@ func TestErrorsOfTheSystem(t *testing.T) {
 	must(t, os.WriteFile(path, bytes.Repeat([]byte("no database "), 1000), 0o600))
 	for name, open := range map[string]func(context.Context, string) (*sqliteindex.Index, error){"open": sqliteindex.Open, "open read-only": sqliteindex.OpenReadOnly} {
 		_, err = open(t.Context(), path)
-		wantError(t, name+" no database", err, backup.ErrCorrupt, backup.ErrCorrupt, "index "+path+": it is damaged, or no index")
+		wantError(t, name+" no database", err, backup.ErrCorrupt, backup.ErrCorrupt, "index "+path+": it is damaged, or not an index")
 	}
 }
 

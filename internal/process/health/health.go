@@ -164,9 +164,24 @@ func (h *Process) Usable(ctx context.Context, name string) error {
 	return check(ctx)
 }
 
+// late adds to the error of a check that was cancelled for want of time that it was. The error may
+// have the cause, such as a refused connection.
+func late(err error) error {
+	switch {
+	case !errors.Is(err, context.DeadlineExceeded):
+		return err
+	case err.Error() == context.DeadlineExceeded.Error():
+		return errTooLate
+	}
+	return fmt.Errorf("%w: %w", errTooLate, err)
+}
+
 func (h *Process) askAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
+	// Most checks that are cancelled have something to report, and need time for it.
+	asking, stop := context.WithTimeout(ctx, answerWithin-answerWithin/10)
+	defer stop()
 	type answer struct {
 		name string
 		err  error
@@ -180,7 +195,7 @@ func (h *Process) askAll(ctx context.Context) error {
 		}
 		h.asked[name] = true
 		go func() { // ends when the check does: answers has room
-			err := check(ctx)
+			err := late(check(asking))
 			h.mu.Lock()
 			h.asked[name] = false
 			h.mu.Unlock()
@@ -188,26 +203,23 @@ func (h *Process) askAll(ctx context.Context) error {
 		}()
 	}
 	h.mu.Unlock()
-	var failed []string
+	var failed []error
 	for len(silent) > 0 {
 		select {
 		case a := <-answers:
 			delete(silent, a.name)
 			if a.err != nil {
-				failed = append(failed, fmt.Sprintf("%s: %v", a.name, a.err))
+				failed = append(failed, fmt.Errorf("%s: %w", a.name, a.err))
 			}
 		case <-ctx.Done():
 			for name := range silent {
-				failed = append(failed, fmt.Sprintf("%s: %v", name, errTooLate))
+				failed = append(failed, fmt.Errorf("%s: %w", name, errTooLate))
 			}
 			clear(silent)
 		}
 	}
-	if len(failed) == 0 {
-		return nil
-	}
-	slices.Sort(failed)
-	return errors.New(strings.Join(failed, "\n"))
+	slices.SortFunc(failed, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(failed...)
 }
 
 // Handle serves /healthz and /readyz: 200 and "ok", or 503 and the error.

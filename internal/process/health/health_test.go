@@ -3,6 +3,8 @@ package health
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -66,6 +68,17 @@ func TestReadyNamesWhatDoesNotAnswer(t *testing.T) {
 		}
 		h.Depends("nats", func(context.Context) error { return errors.New("away") })
 		wants("nats: away")
+		h.Depends("store", func(context.Context) error { return fmt.Errorf("put: %w", fs.ErrPermission) })
+		wants("store: put: permission denied")
+		if err := h.Ready(t.Context()); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("%v does not wrap its cause", err)
+		}
+		// A check that is cancelled reports what it knows.
+		h.Depends("store", func(ctx context.Context) error {
+			<-ctx.Done()
+			return fmt.Errorf("stat: %w, after connection refused", context.Cause(ctx))
+		})
+		wants("store: no answer within 3s: stat: context deadline exceeded, after connection refused")
 		h.Stopping()
 		wants("stopping")
 	})

@@ -33,7 +33,7 @@ type Report func(op string, err error)
 // FinishDirectory sets a directory's attributes, after the last change in it. alone keeps extended
 // attributes that the directory has and the entry does not have.
 func (d *Dir) FinishDirectory(e *backup.Entry, alone bool, report Report) {
-	d.root.finish(d.fd, e, !alone, report)
+	d.root.setAttributes(d.fd, e, !alone, report)
 }
 
 // SetTime sets the mtime of a directory.
@@ -59,11 +59,11 @@ func (r *Root) owner(e *backup.Entry, chown func(uid, gid int) error, report Rep
 	return false
 }
 
-// finish sets the attributes of an open file or directory: the owner first, because that clears
-// set-id bits and capabilities, and mtime last, because it marks a file as finished. It does not
-// set values that are already right: a query costs a third of setting, and the target may be
+// setAttributes sets the attributes of an open file or directory: the owner first, because that
+// clears set-id bits and capabilities, and mtime last, because it marks a file as finished. It does
+// not set values that are already right: a query costs a third of setting, and the target may be
 // read-only. others means that the file may have extended attributes that the entry does not have.
-func (r *Root) finish(fd int, e *backup.Entry, others bool, report Report) {
+func (r *Root) setAttributes(fd int, e *backup.Entry, others bool, report Report) {
 	o := r.opened(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -91,7 +91,7 @@ func (r *Root) finish(fd int, e *backup.Entry, others bool, report Report) {
 }
 
 // Apply sets the attributes of a name that is not a directory, without opening it. have is the
-// existing entry; others is as in finish.
+// existing entry; others is as in setAttributes.
 func (d *Dir) Apply(name string, e, have *backup.Entry, others bool, report Report) {
 	mode := e.Mode
 	chown := have.UID != e.UID || have.GID != e.GID

@@ -57,16 +57,20 @@ func (r *Root) after(c Call, name string, err error) error {
 	return r.o.Fault(c, name, true)
 }
 
+// change makes a call, again after EINTR, unless a test injects an error.
+func (r *Root) change(c Call, name string, call func() error) error {
+	if err := r.before(c, name); err != nil {
+		return err
+	}
+	return r.after(c, name, retryEINTR(call))
+}
+
 func (r *Root) makeTarget() error {
 	r.makes = []string{r.o.Path}
 	for path := filepath.Dir(r.o.Path); !exists(path); path = filepath.Dir(path) {
 		r.makes = append(r.makes, path)
 	}
-	err := r.before(CallMkdir, r.o.Path)
-	if err == nil {
-		err = r.after(CallMkdir, r.o.Path, os.MkdirAll(r.o.Path, 0o700))
-	}
-	return err
+	return r.change(CallMkdir, r.o.Path, func() error { return os.MkdirAll(r.o.Path, 0o700) })
 }
 
 // exists is also true if the path cannot be read.
@@ -99,10 +103,7 @@ func (r *Root) createAt(dir int, name string, mode uint32) (int, error) {
 }
 
 func (r *Root) mkdirAt(dir int, name string, mode uint32) error {
-	if err := r.before(CallMkdir, name); err != nil {
-		return err
-	}
-	return r.after(CallMkdir, name, retryEINTR(func() error { return unix.Mkdirat(dir, name, mode) }))
+	return r.change(CallMkdir, name, func() error { return unix.Mkdirat(dir, name, mode) })
 }
 
 func (r *Root) write(fd int, p []byte, offset int64) (int, error) {
@@ -114,10 +115,7 @@ func (r *Root) write(fd int, p []byte, offset int64) (int, error) {
 }
 
 func (r *Root) truncate(fd int, size int64) error {
-	if err := r.before(CallTruncate, ""); err != nil {
-		return err
-	}
-	return r.after(CallTruncate, "", retryEINTR(func() error { return unix.Ftruncate(fd, size) }))
+	return r.change(CallTruncate, "", func() error { return unix.Ftruncate(fd, size) })
 }
 
 // close closes a file that was written. The descriptor is closed even if close returns an error.
@@ -126,68 +124,44 @@ func (r *Root) close(fd int) error { return r.after(CallClose, "", unix.Close(fd
 // syncfs waits until all data written to a file system is on its disk. Its error reports data that
 // could not be written since fd was opened.
 func (r *Root) syncfs(fd int, path string) error {
-	if err := r.before(CallSync, path); err != nil {
-		return err
-	}
-	return r.after(CallSync, path, retryEINTR(func() error { return unix.Syncfs(fd) }))
+	return r.change(CallSync, path, func() error { return unix.Syncfs(fd) })
 }
 
 // renameAt renames within a directory. With replace, to may exist.
 func (r *Root) renameAt(dir int, from, to string, replace bool) error {
-	if err := r.before(CallRename, to); err != nil {
-		return err
-	}
-	return r.after(CallRename, to, retryEINTR(func() error {
+	return r.change(CallRename, to, func() error {
 		if replace {
 			return unix.Renameat(dir, from, dir, to)
 		}
 		return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE)
-	}))
+	})
 }
 
 func (r *Root) linkAt(fromDir int, from string, dir int, name string) error {
-	if err := r.before(CallLink, name); err != nil {
-		return err
-	}
-	return r.after(CallLink, name, retryEINTR(func() error { return unix.Linkat(fromDir, from, dir, name, 0) }))
+	return r.change(CallLink, name, func() error { return unix.Linkat(fromDir, from, dir, name, 0) })
 }
 
 func (r *Root) symlinkAt(target string, dir int, name string) error {
-	if err := r.before(CallSymlink, name); err != nil {
-		return err
-	}
-	return r.after(CallSymlink, name, retryEINTR(func() error { return unix.Symlinkat(target, dir, name) }))
+	return r.change(CallSymlink, name, func() error { return unix.Symlinkat(target, dir, name) })
 }
 
 func (r *Root) mknodAt(dir int, name string, mode uint32, rdev uint64) error {
-	if err := r.before(CallMknod, name); err != nil {
-		return err
-	}
-	return r.after(CallMknod, name, retryEINTR(func() error { return unix.Mknodat(dir, name, mode, int(rdev)) }))
+	return r.change(CallMknod, name, func() error { return unix.Mknodat(dir, name, mode, int(rdev)) })
 }
 
 func (r *Root) unlinkAt(dir int, name string, flags int) error {
-	if err := r.before(CallUnlink, name); err != nil {
-		return err
-	}
-	return r.after(CallUnlink, name, retryEINTR(func() error { return unix.Unlinkat(dir, name, flags) }))
+	return r.change(CallUnlink, name, func() error { return unix.Unlinkat(dir, name, flags) })
 }
 
 // chownAt changes the owner of a name without following symlinks. -1 keeps the uid or gid.
 func (r *Root) chownAt(dir int, name string, uid, gid int) error {
-	if err := r.before(CallChown, name); err != nil {
-		return err
-	}
-	return r.after(CallChown, name, retryEINTR(func() error { return unix.Fchownat(dir, name, uid, gid, unix.AT_SYMLINK_NOFOLLOW) }))
+	return r.change(CallChown, name, func() error { return unix.Fchownat(dir, name, uid, gid, unix.AT_SYMLINK_NOFOLLOW) })
 }
 
 func (r *Root) setTimeAt(dir int, name string, mtime backup.Time) error {
-	if err := r.before(CallSetTime, name); err != nil {
-		return err
-	}
-	return r.after(CallSetTime, name, retryEINTR(func() error {
+	return r.change(CallSetTime, name, func() error {
 		return unix.UtimesNanoAt(dir, name, timespecs(mtime), unix.AT_SYMLINK_NOFOLLOW)
-	}))
+	})
 }
 
 // An object is an inode of the target: an open file, or one that was opened with O_PATH, for which
@@ -207,34 +181,25 @@ func (r *Root) pathOnly(fd int) object { return object{root: r, fd: fd, path: pr
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 func (o object) chown(uid, gid int) error {
-	if err := o.root.before(CallChown, ""); err != nil {
-		return err
-	}
-	return o.root.after(CallChown, "", retryEINTR(func() error { return unix.Fchown(o.fd, uid, gid) }))
+	return o.root.change(CallChown, "", func() error { return unix.Fchown(o.fd, uid, gid) })
 }
 
 func (o object) chmod(mode uint32) error {
-	if err := o.root.before(CallChmod, ""); err != nil {
-		return err
-	}
-	return o.root.after(CallChmod, "", retryEINTR(func() error {
+	return o.root.change(CallChmod, "", func() error {
 		if o.path != "" {
 			return unix.Chmod(o.path, mode)
 		}
 		return unix.Fchmod(o.fd, mode)
-	}))
+	})
 }
 
 func (o object) setXattr(name string, value []byte) error {
-	if err := o.root.before(CallSetXattr, name); err != nil {
-		return err
-	}
-	return o.root.after(CallSetXattr, name, retryEINTR(func() error {
+	return o.root.change(CallSetXattr, name, func() error {
 		if o.path != "" {
 			return unix.Setxattr(o.path, name, value, 0)
 		}
 		return unix.Fsetxattr(o.fd, name, value, 0)
-	}))
+	})
 }
 
 // listXattrs is listxattr(2).
@@ -247,32 +212,28 @@ func (o object) listXattrs(buf []byte) (int, error) {
 
 // removeXattr removes an attribute. A missing attribute is not an error.
 func (o object) removeXattr(name string) error {
-	if err := o.root.before(CallRemoveXattr, name); err != nil {
-		return err
-	}
-	err := retryEINTR(func() error {
+	return o.root.change(CallRemoveXattr, name, func() (err error) {
 		if o.path != "" {
-			return unix.Removexattr(o.path, name)
+			err = unix.Removexattr(o.path, name)
+		} else {
+			err = unix.Fremovexattr(o.fd, name)
 		}
-		return unix.Fremovexattr(o.fd, name)
+		if errors.Is(err, unix.ENODATA) {
+			return nil
+		}
+		return err
 	})
-	if errors.Is(err, unix.ENODATA) {
-		err = nil
-	}
-	return o.root.after(CallRemoveXattr, name, err)
 }
 
 // setTime is utimensat with a NULL path, for which package unix has no wrapper.
 func (o object) setTime(mtime backup.Time) error {
-	if err := o.root.before(CallSetTime, ""); err != nil {
-		return err
-	}
-	ts := timespecs(mtime)
-	_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(o.fd), 0, uintptr(unsafe.Pointer(&ts[0])), 0, 0, 0)
-	if errno != 0 {
-		return errno
-	}
-	return o.root.after(CallSetTime, "", nil)
+	return o.root.change(CallSetTime, "", func() error {
+		ts := timespecs(mtime)
+		if _, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(o.fd), 0, uintptr(unsafe.Pointer(&ts[0])), 0, 0, 0); errno != 0 {
+			return errno
+		}
+		return nil
+	})
 }
 
 // timespecs keeps atime.
@@ -290,6 +251,9 @@ func ignoringEINTR[T any](call func() (T, error)) (T, error) {
 }
 
 func retryEINTR(call func() error) error {
-	_, err := ignoringEINTR(func() (struct{}, error) { return struct{}{}, call() })
-	return err
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }

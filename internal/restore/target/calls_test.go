@@ -40,7 +40,7 @@ func TestCallsAreInOnePlace(t *testing.T) {
 				if !ok {
 					return true
 				}
-				if sel.Sel.Name == "before" || sel.Sel.Name == "after" {
+				if slices.Contains([]string{"before", "after", "change"}, sel.Sel.Name) {
 					asks = true
 				}
 				pkg, ok := sel.X.(*ast.Ident)

@@ -14,8 +14,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A Place controls how a name is created.
-type Place struct {
+// A CreateOptions controls how a name is created.
+type CreateOptions struct {
 	// Temporary: the file is created under a temporary name and renamed when it is finished.
 	Temporary bool
 	// Keep: if the name exists by the time of the rename, it stays, and Finish returns fs.ErrExist.
@@ -32,22 +32,22 @@ type File struct {
 	dir   *Dir
 	name  string // current name
 	final string
-	place Place
+	how   CreateOptions
 	fd    int
 	inode uint64 // set by Park
 }
 
-// Create creates the file that e describes, without content. If the name exists and place is not
+// Create creates the file that e describes, without content. If the name exists and how is not
 // Temporary, the error is fs.ErrExist. The directory must stay open until Finish or Discard.
-func (d *Dir) Create(e *backup.Entry, place Place) (*File, error) {
-	f := &File{dir: d, name: e.Name, final: e.Name, place: place}
-	if place.Temporary {
+func (d *Dir) Create(e *backup.Entry, how CreateOptions) (*File, error) {
+	f := &File{dir: d, name: e.Name, final: e.Name, how: how}
+	if how.Temporary {
 		f.name = d.tempName(e.Name)
 	}
-	mode := d.root.firstMode(e, place)
+	mode := d.root.firstMode(e, how)
 	var err error
 	f.fd, err = d.root.createAt(d.fd, f.name, mode)
-	if errors.Is(err, fs.ErrExist) && place.Temporary {
+	if errors.Is(err, fs.ErrExist) && how.Temporary {
 		if err := d.Remove(f.name); err != nil { // left by an interrupted restore
 			return nil, err
 		}
@@ -61,10 +61,10 @@ func (d *Dir) Create(e *backup.Entry, place Place) (*File, error) {
 
 // firstMode is the mode that e's file is created with. It is the final mode, less the umask, if the
 // file belongs to the current user and group and can be reopened for writing; otherwise 0600.
-func (r *Root) firstMode(e *backup.Entry, place Place) uint32 {
+func (r *Root) firstMode(e *backup.Entry, how CreateOptions) uint32 {
 	const rights = unix.S_IRWXU | unix.S_IRWXG | unix.S_IRWXO
 	ours := e.UID == r.euid && e.GID == r.egid
-	if !ours || place.Inherits || len(e.Xattrs) > 0 || e.Mode&^rights != 0 || e.Mode&unix.S_IWUSR == 0 {
+	if !ours || how.Inherits || len(e.Xattrs) > 0 || e.Mode&^rights != 0 || e.Mode&unix.S_IWUSR == 0 {
 		return unix.S_IRUSR | unix.S_IWUSR
 	}
 	return e.Mode
@@ -126,14 +126,14 @@ func (f *File) close() error {
 // closes it. end is the end offset of the data that was written. If Finish returns an error, it has
 // removed the file.
 func (f *File) Finish(e *backup.Entry, end int64, report Report) error {
-	err := f.finish(e, end, report)
+	err := f.tryFinish(e, end, report)
 	if err != nil {
 		f.Discard()
 	}
 	return err
 }
 
-func (f *File) finish(e *backup.Entry, end int64, report Report) error {
+func (f *File) tryFinish(e *backup.Entry, end int64, report Report) error {
 	if _, err := f.WriteAt(nil, 0); err != nil { // reopens a parked file
 		return err
 	}
@@ -142,11 +142,11 @@ func (f *File) finish(e *backup.Entry, end int64, report Report) error {
 			return err
 		}
 	}
-	f.dir.root.finish(f.fd, e, f.place.Inherits, report)
+	f.dir.root.setAttributes(f.fd, e, f.how.Inherits, report)
 	if err := f.close(); err != nil { // NFS reports a full disk here
 		return err
 	}
-	return f.dir.rename(f.name, f.final, f.place)
+	return f.dir.rename(f.name, f.final, f.how)
 }
 
 // Discard closes and removes a file that cannot be finished. It returns no error, because the
@@ -163,17 +163,17 @@ func (f *File) Discard() {
 }
 
 // rename gives the final name to what was created under a temporary one.
-func (d *Dir) rename(from, to string, place Place) error {
-	if !place.Temporary {
+func (d *Dir) rename(from, to string, how CreateOptions) error {
+	if !how.Temporary {
 		return nil
 	}
-	replace := !place.Keep && !place.Fresh
+	replace := !how.Keep && !how.Fresh
 	err := d.root.renameAt(d.fd, from, to, replace)
 	if replace || !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
 		return err
 	}
 	// The file system, such as NFS, has no rename that fails if the name exists.
-	if place.Keep {
+	if how.Keep {
 		if err := d.root.linkAt(d.fd, from, d.fd, to); err != nil {
 			return err
 		}
@@ -188,8 +188,8 @@ func (d *Dir) rename(from, to string, place Place) error {
 }
 
 // MakeSpecial creates a symlink, fifo, socket or device with all its attributes.
-func (d *Dir) MakeSpecial(e *backup.Entry, place Place, report Report) error {
-	return d.make(e.Name, place, func(name string) error {
+func (d *Dir) MakeSpecial(e *backup.Entry, how CreateOptions, report Report) error {
+	return d.make(e.Name, how, func(name string) error {
 		if err := d.mknod(name, e); err != nil {
 			return err
 		}
@@ -198,7 +198,7 @@ func (d *Dir) MakeSpecial(e *backup.Entry, place Place, report Report) error {
 		if err != nil {
 			return err
 		}
-		d.Apply(name, e, &have, place.Inherits, report)
+		d.Apply(name, e, &have, how.Inherits, report)
 		return nil
 	})
 }
@@ -218,15 +218,15 @@ func (d *Dir) mknod(name string, e *backup.Entry) error {
 }
 
 // Link makes name another name of oldName in from.
-func (d *Dir) Link(from *Dir, oldName, name string, place Place) error {
-	return d.make(name, place, func(name string) error {
+func (d *Dir) Link(from *Dir, oldName, name string, how CreateOptions) error {
+	return d.make(name, how, func(name string) error {
 		return d.root.linkAt(from.fd, oldName, d.fd, name)
 	})
 }
 
-// make calls create with the name that place requires, and then renames.
-func (d *Dir) make(name string, place Place, create func(name string) error) error {
-	if !place.Temporary {
+// make calls create with the name that how requires, and then renames.
+func (d *Dir) make(name string, how CreateOptions, create func(name string) error) error {
+	if !how.Temporary {
 		return create(name)
 	}
 	temp := d.tempName(name)
@@ -240,7 +240,7 @@ func (d *Dir) make(name string, place Place, create func(name string) error) err
 	if err != nil {
 		return err
 	}
-	if err := d.rename(temp, name, place); err != nil {
+	if err := d.rename(temp, name, how); err != nil {
 		_ = d.Remove(temp) // a file that stays is replaced by the next restore to this place
 		return err
 	}

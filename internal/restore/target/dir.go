@@ -16,10 +16,10 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// tempPrefix is the prefix of the names of unfinished files.
+// tempPrefix begins the names of unfinished files.
 const tempPrefix = ".bctl-restore-"
 
-// ownPrefix is the prefix of those of one snapshot.
+// ownPrefix returns the beginning of the names of one snapshot's unfinished files.
 func ownPrefix(salt []byte) string {
 	sum := blake3.Sum256(salt)
 	return tempPrefix + hex.EncodeToString(sum[:4]) + "-"
@@ -107,7 +107,7 @@ func (d *Dir) Mkdir(name string, isNew bool) (Made, error) {
 	}
 	if err != nil {
 		if existed && (errors.Is(err, unix.ENOTDIR) || errors.Is(err, backup.ErrOutside)) {
-			return Made{}, fmt.Errorf("%q is there and no directory: %w", name, fs.ErrExist)
+			return Made{}, fmt.Errorf("%q exists and is not a directory: %w", name, fs.ErrExist)
 		}
 		return Made{}, err
 	}

@@ -18,13 +18,13 @@ const maxFileSystems = 1024
 // Most writes return before the data is on disk. The kernel reports an error of the disk later, to
 // a process that asks through a descriptor that was open by then.
 
-// A fileSystem is one that a restore may write to.
+// A fileSystem is a file system that a restore may write to.
 type fileSystem struct {
 	path string // of the first directory on it that the restore used
 	fd   int    // of that directory, open since before the first write
 }
 
-// fileSystems are those of a target.
+// fileSystems holds the file systems of a target.
 type fileSystems struct {
 	mu      sync.Mutex
 	all     map[uint64]fileSystem // by device

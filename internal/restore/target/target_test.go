@@ -103,7 +103,7 @@ func TestInheritedAttributes(t *testing.T) {
 	defer d.Release()
 	report := func(op string, err error) { t.Errorf("%s: %v", op, err) }
 	e := backup.Entry{Name: "file", Kind: backup.File, Mode: 0o640}
-	f, err := d.Create(&e, Place{Inherits: true})
+	f, err := d.Create(&e, CreateOptions{Inherits: true})
 	must(t, err)
 	must(t, f.Finish(&e, 0, report))
 	made, err = d.Mkdir("dir", false)
@@ -140,7 +140,7 @@ func TestModes(t *testing.T) {
 		before := unix.Umask(umask)
 		t.Cleanup(func() { unix.Umask(before) })
 		for _, mode := range []uint32{0o644, 0o600, 0o755, 0o666, 0o444, 0o200, 0, 0o4755, 0o2711, 0o1644} {
-			for _, place := range []Place{{}, {Temporary: true}, {Inherits: true}} {
+			for _, place := range []CreateOptions{{}, {Temporary: true}, {Inherits: true}} {
 				e := backup.Entry{
 					Name: fmt.Sprintf("%o %o %+v", umask, mode, place), Mode: mode,
 					UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
@@ -176,7 +176,7 @@ func TestModesOfSpecialFiles(t *testing.T) {
 				continue
 			}
 			for _, mode := range []uint32{0o644, 0o600, 0} {
-				for _, place := range []Place{{}, {Temporary: true}, {Inherits: true}} {
+				for _, place := range []CreateOptions{{}, {Temporary: true}, {Inherits: true}} {
 					e := backup.Entry{
 						Name: fmt.Sprintf("%v %o %o %+v", kind, umask, mode, place), Kind: kind, Mode: mode, Rdev: unix.Mkdev(1, 3),
 						UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
@@ -200,7 +200,7 @@ func TestKeepDoesNotReplace(t *testing.T) {
 	must(t, err)
 	defer d.Release()
 	e := backup.Entry{Name: "name", Mode: 0o644}
-	f, err := d.Create(&e, Place{Temporary: true, Keep: true})
+	f, err := d.Create(&e, CreateOptions{Temporary: true, Keep: true})
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(path, "name"), []byte("theirs"), 0o644))
 	err = f.Finish(&e, 0, func(string, error) {})

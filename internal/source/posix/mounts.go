@@ -87,5 +87,5 @@ func mountID(path string) (uint64, error) {
 			return strconv.ParseUint(strings.TrimSpace(id), 10, 64)
 		}
 	}
-	return 0, fmt.Errorf("/proc/self/fdinfo does not say which mount %s is on", path)
+	return 0, fmt.Errorf("/proc/self/fdinfo does not contain the mount of %s", path)
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/bctl/bctl/internal/source"
 	"github.com/bctl/bctl/internal/source/posix"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 const pageBytes = 4096

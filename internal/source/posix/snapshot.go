@@ -53,7 +53,7 @@ func cutSnapshot(rawURL string) (top string, n *snapshot, err error) {
 	}
 	values, err := url.ParseQuery(query)
 	if err != nil || len(values) != 4 {
-		return "", nil, fmt.Errorf("source %q: not the query of a source snapshot: %w", rawURL, backup.ErrInvalid)
+		return "", nil, fmt.Errorf("source %q: invalid query of a source snapshot: %w", rawURL, backup.ErrInvalid)
 	}
 	n = &snapshot{path: values.Get(querySnapshot)}
 	var errs [3]error
@@ -64,7 +64,7 @@ func cutSnapshot(rawURL string) (top string, n *snapshot, err error) {
 		return "", nil, fmt.Errorf("source %q: %w: %w", rawURL, err, backup.ErrInvalid)
 	}
 	if err := checkPath(n.path); err != nil || n.path == "" {
-		return "", nil, fmt.Errorf("source %q: no path of a source snapshot: %w", rawURL, backup.ErrInvalid)
+		return "", nil, fmt.Errorf("source %q: invalid path of a source snapshot: %w", rawURL, backup.ErrInvalid)
 	}
 	return top, n, nil
 }
@@ -111,7 +111,7 @@ func (t *tree) compare(s *scratch, fd int, n *snapshot) error {
 		return t.snapshotError(n.path, asError(errno))
 	}
 	if now := snapshotOf(n.path, &s.st); *now != *n {
-		return fmt.Errorf("%q in %q is another by now: %w", n.path, t.path, source.ErrExpired)
+		return fmt.Errorf("%q in %q was replaced by another source snapshot: %w", n.path, t.path, source.ErrExpired)
 	}
 	return nil
 }
@@ -148,7 +148,7 @@ func (t *tree) checkSnapshot() error {
 	}
 	fd, err := openRoot(t.path)
 	if err != nil {
-		return fmt.Errorf("%s cannot be opened any more: %w: %w", t.path, err, backup.ErrUnavailable)
+		return fmt.Errorf("%s can no longer be opened: %w: %w", t.path, err, backup.ErrUnavailable)
 	}
 	top := &tree{path: t.path, root: fd, noOpenat2: t.noOpenat2}
 	defer top.Close()

@@ -26,7 +26,7 @@ func (s *suite) testRoot(t *testing.T) {
 	dir, tree := s.tree(t)
 	root := tree.Root()
 	if !root.IsUnique(backup.CompareAll) {
-		t.Errorf("the root %q does not tell itself from others", root)
+		t.Errorf("the root %q has no identity of its own", root)
 	}
 	if parsed, err := backup.ParseRoot(root.String()); err != nil || parsed != root {
 		t.Errorf("%q is read as %q, error %v", root, parsed, err)
@@ -36,12 +36,12 @@ func (s *suite) testRoot(t *testing.T) {
 	again := s.open(t, dir)
 	defer again.Close()
 	if why := root.Differs(again.Root(), backup.CompareAll); why != "" {
-		t.Errorf("opened again it is another: %s", why)
+		t.Errorf("the root differs when it is opened again: %s", why)
 	}
 	other := s.open(t, filepath.Join(dir, "sub"))
 	defer other.Close()
 	if root.Differs(other.Root(), backup.CompareAll) == "" {
-		t.Errorf("the root %q is taken for %q, which is another", root, other.Root())
+		t.Errorf("the root %q does not differ from %q, another directory", root, other.Root())
 	}
 }
 
@@ -96,7 +96,7 @@ func (s *suite) testCheck(t *testing.T) {
 	well := func(t *testing.T, err error) {
 		t.Helper()
 		if err != nil {
-			t.Errorf("error %v of a root that is there", err)
+			t.Errorf("error %v, although the root exists", err)
 		}
 	}
 	must := func(t *testing.T, errs ...error) {
@@ -167,7 +167,7 @@ func (s *suite) testCheckUnmounted(t *testing.T) {
 	}
 }
 
-// mounts are the ways to mount something at a directory.
+// mounts returns the ways to mount something at a directory.
 func (s *suite) mounts() map[string]func(t testing.TB, dir string) (unmount func()) {
 	return map[string]func(t testing.TB, dir string) func(){
 		"tmpfs": treetest.Tmpfs,
@@ -186,7 +186,7 @@ func (s *suite) testBoundary(t *testing.T) {
 	for name, mount := range s.mounts() {
 		t.Run(name, func(t *testing.T) {
 			if name == "bind" && !s.has(Binds) {
-				t.Skip("the source does not know of them")
+				t.Skip("the source does not detect bind mounts")
 			}
 			dir, tree := s.tree(t)
 			treetest.Make(t, dir, treetest.Tree{"a/mnt": treetest.Dir(), "a/plain/in": treetest.Dir(), "file": treetest.File("x")})
@@ -223,7 +223,7 @@ func (s *suite) wantBoundary(t *testing.T, tree source.Tree, path string, want b
 // A file at which something is mounted is on a file system of its own.
 func (s *suite) testBoundaryFile(t *testing.T) {
 	if !s.has(Binds) {
-		t.Skip("the source does not know of them")
+		t.Skip("the source does not detect bind mounts")
 	}
 	dir, tree := s.tree(t)
 	treetest.Make(t, dir, treetest.Tree{"from": treetest.File("bound"), "to": treetest.File("below"), "plain": treetest.File("")})
@@ -236,38 +236,38 @@ func (s *suite) testBoundaryFile(t *testing.T) {
 	}
 }
 
-// Walkers and readers rely on Believe: the root, and what is mounted in the tree.
-func (s *suite) testBelieve(t *testing.T) {
+// Walkers and readers rely on CheckTree: the root, and what is mounted in the tree.
+func (s *suite) testCheckTree(t *testing.T) {
 	dir, tree := s.tree(t)
 	treetest.Make(t, dir, treetest.Tree{"mnt/below": treetest.File("x"), "sub/mnt": treetest.Dir()})
 	unmount := treetest.Tmpfs(t, filepath.Join(dir, "mnt"))
 	other := treetest.Tmpfs(t, filepath.Join(dir, "sub/mnt"))
 	both := []string{"mnt", "sub/mnt"}
-	believe := func(mounts ...string) error { return source.Believe(context.Background(), tree, mounts) }
-	if err := believe(both...); err != nil {
-		t.Errorf("all is as it was: %v", err)
+	check := func(mounts ...string) error { return source.CheckTree(context.Background(), tree, mounts) }
+	if err := check(both...); err != nil {
+		t.Errorf("nothing has changed: %v", err)
 	}
 	other()
-	if err := believe(both[:1]...); err != nil {
-		t.Errorf("what is mounted elsewhere counts: %v", err)
+	if err := check(both[:1]...); err != nil {
+		t.Errorf("a mount that was not named counts: %v", err)
 	}
-	if err := believe(both...); !source.IsOtherTree(err) {
+	if err := check(both...); !source.IsOtherTree(err) {
 		t.Errorf("error %v, want that sub/mnt is not mounted", err)
 	}
 	unmount()
-	if err := believe(both...); !source.IsOtherTree(err) {
+	if err := check(both...); !source.IsOtherTree(err) {
 		t.Errorf("error %v, want that mnt is not mounted", err)
 	}
 	if err := os.RemoveAll(filepath.Join(dir, "mnt")); err != nil {
 		t.Fatal(err)
 	}
-	if err := believe("mnt"); !source.IsOtherTree(err) {
+	if err := check("mnt"); !source.IsOtherTree(err) {
 		t.Errorf("error %v, want that mnt is gone", err)
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := believe(); !errors.Is(err, backup.ErrUnavailable) {
+	if err := check(); !errors.Is(err, backup.ErrUnavailable) {
 		t.Errorf("error %v, want that the root is gone", err)
 	}
 }

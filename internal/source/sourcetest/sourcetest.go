@@ -85,7 +85,7 @@ func Run(t *testing.T, open func(t *testing.T, dir string) source.Tree, options 
 		"CheckUnmounted": s.testCheckUnmounted,
 		"Boundary":       s.testBoundary,
 		"BoundaryFile":   s.testBoundaryFile,
-		"Believe":        s.testBelieve,
+		"CheckTree":      s.testCheckTree,
 		"Closed":         s.testClosed,
 		"NotADirectory":  s.testNotADirectory,
 		"BadPaths":       s.testBadPaths,

@@ -132,7 +132,21 @@ func (s *Store) sweep(before time.Time) {
 
 // Delete implements store.Store. It also removes the directories that become empty, except those of
 // the first level.
-func (s *Store) Delete(ctx context.Context, name string) error {
+func (s *Store) Delete(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		if err := store.CheckName(name); err != nil {
+			return s.fail("delete", name, err)
+		}
+	}
+	for _, name := range names {
+		if err := s.delete(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) delete(ctx context.Context, name string) error {
 	if err := s.check(ctx, name); err != nil {
 		return s.fail("delete", name, err)
 	}
@@ -216,16 +230,14 @@ func failure(dir, op, name string, err error) error {
 // cause returns the operating system's error without the wrapper of package os, whose path is that
 // of a temporary file, or relative to a descriptor.
 func cause(err error) error {
-	var inPath *fs.PathError
-	var inLink *os.LinkError
-	var inCall *os.SyscallError
-	switch {
-	case errors.As(err, &inPath):
-		return inPath.Err
-	case errors.As(err, &inLink):
-		return inLink.Err
-	case errors.As(err, &inCall):
-		return inCall.Err
+	if failed, ok := errors.AsType[*fs.PathError](err); ok {
+		return failed.Err
+	}
+	if failed, ok := errors.AsType[*os.LinkError](err); ok {
+		return failed.Err
+	}
+	if failed, ok := errors.AsType[*os.SyscallError](err); ok {
+		return failed.Err
 	}
 	return err
 }

@@ -37,7 +37,7 @@ func (s *Store) GetRange(ctx context.Context, dst []byte, name string, offset, l
 		start += sizeBytes
 	}
 	if start < 0 || start > sizeBytes || length > sizeBytes-start {
-		err := fmt.Errorf("it has %d bytes, and not %d from %d: %w", sizeBytes, length, offset, backup.ErrCorrupt)
+		err := fmt.Errorf("a range of %d bytes from %d exceeds its %d bytes: %w", length, offset, sizeBytes, backup.ErrCorrupt)
 		return nil, s.fail("get", name, err)
 	}
 	dst, err = readAt(dst, file, start, length)

@@ -68,6 +68,12 @@ func TestTLS(t *testing.T) {
 // The answers of real servers to wrong credentials, and to a bucket that does not exist.
 func TestRefusals(t *testing.T) {
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
+		// A server that has just started may answer 503 until it has loaded its users.
+		first := optionsFor(server)
+		first.AccessKey, first.RetryFor = "unknown-key", time.Minute
+		if _, err := open(t, first).Get(t.Context(), "repository", 10); !errors.Is(err, fs.ErrPermission) {
+			t.Fatalf("got %v, want %v", err, fs.ErrPermission)
+		}
 		for name, c := range map[string]struct {
 			change func(*Options)
 			want   error

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"slices"
@@ -194,6 +195,8 @@ func TestRequestsOfAnOperation(t *testing.T) {
 		{"Get", func() error { _, err := s.Get(t.Context(), object, 1<<30); return err }, map[string]int{"GET": 1}},
 		{"Stat", func() error { _, err := s.Stat(t.Context(), object); return err }, map[string]int{"HEAD": 1}},
 		{"Delete", func() error { return s.Delete(t.Context(), object) }, map[string]int{"DELETE": 1}},
+		{"Delete of 1000", func() error { return s.Delete(t.Context(), numbered(1000)...) }, map[string]int{"POST": 1}},
+		{"Delete of 2001", func() error { return s.Delete(t.Context(), numbered(2001)...) }, map[string]int{"POST": 2, "DELETE": 1}},
 		{"PutNew", func() error { return s.PutNew(t.Context(), "new", pack()) }, map[string]int{"HEAD": 2, "PUT": 1}},
 	} {
 		p.next()
@@ -206,6 +209,14 @@ func TestRequestsOfAnOperation(t *testing.T) {
 			}
 		}
 	}
+}
+
+func numbered(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("packs/one/%d", i)
+	}
+	return names
 }
 
 // A server that does not check CRC64NVME gets Content-MD5.

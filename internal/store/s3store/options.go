@@ -1,6 +1,7 @@
 package s3store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -159,16 +160,11 @@ func invalid(what string) error { return fmt.Errorf("s3 store URL: %s: %w", what
 
 // complete fills in the defaults, and validates the options.
 func (o Options) complete() (Options, error) {
-	o.Endpoint = firstOf(o.Endpoint, DefaultEndpoint)
-	o.Region = firstOf(o.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), DefaultRegion)
-	for _, d := range []struct {
-		value *time.Duration
-		usual time.Duration
-	}{{&o.RetryFor, DefaultRetryFor}, {&o.StallTimeout, DefaultStallTimeout}, {&o.ResponseTimeout, DefaultResponseTimeout}} {
-		if *d.value == 0 {
-			*d.value = d.usual
-		}
-	}
+	o.Endpoint = cmp.Or(o.Endpoint, DefaultEndpoint)
+	o.Region = cmp.Or(o.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), DefaultRegion)
+	o.RetryFor = cmp.Or(o.RetryFor, DefaultRetryFor)
+	o.StallTimeout = cmp.Or(o.StallTimeout, DefaultStallTimeout)
+	o.ResponseTimeout = cmp.Or(o.ResponseTimeout, DefaultResponseTimeout)
 	if !strings.Contains(o.Endpoint, "://") {
 		o.Endpoint = "https://" + o.Endpoint
 	}
@@ -178,7 +174,7 @@ func (o Options) complete() (Options, error) {
 	}
 	o.Endpoint = endpoint
 	if !validBucket(o.Bucket) {
-		return Options{}, fmt.Errorf("s3 bucket %q: not a bucket's name: %w", o.Bucket, backup.ErrInvalid)
+		return Options{}, fmt.Errorf("invalid name of an s3 bucket %q: %w", o.Bucket, backup.ErrInvalid)
 	}
 	if o.Prefix != "" {
 		if err := store.CheckName(o.Prefix); err != nil {
@@ -186,7 +182,7 @@ func (o Options) complete() (Options, error) {
 		}
 	}
 	if (o.AccessKey == "") != (o.SecretKey == "") || (o.ClientCertFile == "") != (o.ClientKeyFile == "") {
-		return Options{}, fmt.Errorf("s3 options: half of a key pair: %w", backup.ErrInvalid)
+		return Options{}, fmt.Errorf("s3 options: an access key needs a secret key, and a client certificate its key: %w", backup.ErrInvalid)
 	}
 	return o, nil
 }
@@ -217,13 +213,4 @@ func validHost(s string) bool {
 // validBucket is laxer than Amazon's rules, because other servers have their own.
 func validBucket(s string) bool {
 	return len(s) >= 3 && len(s) <= 63 && !strings.Contains(s, "..") && store.CheckName(s) == nil && !strings.Contains(s, "/")
-}
-
-func firstOf(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/minio/minio-go/v7"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/store"
 )
 
 const (
@@ -38,9 +37,6 @@ func newPutRequest(name string, data []byte, token string) *putRequest {
 
 // Put implements store.Store.
 func (s *Store) Put(ctx context.Context, name string, data []byte) error {
-	if err := store.CheckName(name); err != nil {
-		return s.fail("put", name, nil, err)
-	}
 	put := newPutRequest(name, data, "")
 	again := false
 	return s.do(ctx, "put", name, func(ctx context.Context, w *watchdog) error {
@@ -80,9 +76,6 @@ func (s *Store) there(ctx context.Context, w *watchdog, put *putRequest) (bool, 
 // PutNew implements store.Store. If the server ignores If-None-Match, two PutNews that run at the
 // same time may both succeed.
 func (s *Store) PutNew(ctx context.Context, name string, data []byte) error {
-	if err := store.CheckName(name); err != nil {
-		return s.fail("put", name, nil, err)
-	}
 	put := newPutRequest(name, data, rand.Text())
 	return s.do(ctx, "put", name, func(ctx context.Context, w *watchdog) error {
 		before, err := s.owner(ctx, put)

@@ -23,14 +23,10 @@ const drainBytes = 256 << 10
 
 // GetRange implements store.Store. It makes one request, except for a length of 0.
 func (s *Store) GetRange(ctx context.Context, dst []byte, name string, offset, length int64) ([]byte, error) {
-	err := store.CheckName(name)
-	if err == nil {
-		err = store.CheckRange(offset, length)
-	}
-	if err != nil {
+	if err := store.CheckRange(offset, length); err != nil {
 		return nil, s.fail("get", name, nil, err)
 	}
-	err = s.do(ctx, "get", name, func(ctx context.Context, w *watchdog) error {
+	err := s.do(ctx, "get", name, func(ctx context.Context, w *watchdog) error {
 		if length == 0 { // HTTP has no such range
 			return s.checkReach(ctx, name, offset)
 		}
@@ -55,7 +51,7 @@ func (s *Store) checkReach(ctx context.Context, name string, offset int64) error
 }
 
 func tooShort(sizeBytes int64) error {
-	return final{fmt.Errorf("it has %d bytes only: %w", sizeBytes, backup.ErrCorrupt)}
+	return final{fmt.Errorf("it has only %d bytes: %w", sizeBytes, backup.ErrCorrupt)}
 }
 
 func (s *Store) getRange(ctx context.Context, w *watchdog, dst []byte, name string, offset, length int64) ([]byte, error) {
@@ -140,9 +136,6 @@ func parseContentRange(s string) (first, last, size int64, err error) {
 // Get implements store.Store. It compares the bytes with the checksum that the server stores, if
 // there is one.
 func (s *Store) Get(ctx context.Context, name string, maxBytes int64) ([]byte, error) {
-	if err := store.CheckName(name); err != nil {
-		return nil, s.fail("get", name, nil, err)
-	}
 	var data []byte
 	err := s.do(ctx, "get", name, func(ctx context.Context, w *watchdog) (err error) {
 		data, err = s.getWhole(ctx, w, name, maxBytes)
@@ -191,7 +184,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[store.Object,
 		}
 		for last, more := "", true; more; {
 			var page []store.Object
-			err := s.do(ctx, "list", prefix, func(ctx context.Context, _ *watchdog) (err error) {
+			err := s.retry(ctx, "list", prefix, func(ctx context.Context, _ *watchdog) (err error) {
 				page, last, more, err = s.listPage(ctx, prefix, last)
 				return err
 			})

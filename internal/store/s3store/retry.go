@@ -24,8 +24,16 @@ const (
 	longestPause = 15 * time.Second
 )
 
-// do makes attempts until one succeeds, fails permanently, or the time is over.
+// do is retry for an operation on an object, whose name it checks.
 func (s *Store) do(ctx context.Context, op, name string, attempt func(context.Context, *watchdog) error) error {
+	if err := store.CheckName(name); err != nil {
+		return s.fail(op, name, nil, err)
+	}
+	return s.retry(ctx, op, name, attempt)
+}
+
+// retry makes attempts until one succeeds, fails permanently, or the time is over.
+func (s *Store) retry(ctx context.Context, op, name string, attempt func(context.Context, *watchdog) error) error {
 	var (
 		started = time.Now()
 		made    int

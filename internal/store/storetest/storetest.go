@@ -37,6 +37,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"OddNamesAreInvalid", testNames},
 		{"PutNewOfATakenName", testPutNew},
 		{"DeleteTwice", testDelete},
+		{"DeleteMany", testDeleteMany},
 		{"ListByPrefix", testList},
 		{"ListOfNothing", testListNothing},
 		{"ListStopsWhenToldTo", testListStops},

@@ -134,6 +134,40 @@ func testDelete(t *testing.T, s store.Store) {
 	}
 }
 
+// Delete takes many names, more than one request of S3 can, and missing ones among them. It deletes
+// nothing if one of the names is invalid.
+func testDeleteMany(t *testing.T, s store.Store) {
+	put(t, s, "packs/one/kept", []byte("kept"))
+	if err := s.Delete(t.Context()); err != nil {
+		t.Errorf("no names: %v", err)
+	}
+	var stored, all []string
+	for i := range 2500 {
+		name := fmt.Sprintf("packs/%d/%d", i%7, i)
+		if i%250 == 0 {
+			stored = append(stored, name)
+			put(t, s, name, []byte("x"))
+		}
+		all = append(all, name)
+	}
+	wantError(t, s, s.Delete(t.Context(), append(stored[:len(stored):len(stored)], "a//b")...), backup.ErrInvalid, "a//b")
+	for _, name := range stored {
+		wantContent(t, s, name, []byte("x"))
+	}
+	for range 2 {
+		if err := s.Delete(t.Context(), all...); err != nil {
+			t.Fatal(err)
+		}
+		if left := names(t.Context(), t, s, ""); len(left) != 1 || left["packs/one/kept"] == 0 {
+			t.Fatalf("left: %v", left)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	wantError(t, s, s.Delete(ctx, "packs/one/kept", "packs/one/other"), context.Canceled, "packs/one/kept")
+	wantContent(t, s, "packs/one/kept", []byte("kept"))
+}
+
 func testConcurrentNames(t *testing.T, s store.Store) {
 	group, ctx := errgroup.WithContext(t.Context())
 	for i := range 16 {

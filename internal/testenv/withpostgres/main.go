@@ -1,5 +1,6 @@
-// Command withpostgres runs a command with TEST_POSTGRES_DSN naming a private Postgres server, which it removes
-// when the command ends. All test binaries of a run then share one server. An own TEST_POSTGRES_DSN is left alone.
+// Command withpostgres runs a command with TEST_POSTGRES_DSN naming a private Postgres server,
+// which it removes when the command ends. All test binaries of a run then share one server. An own
+// TEST_POSTGRES_DSN is left alone.
 //
 //	go run ./internal/testenv/withpostgres go test ./...
 package main

@@ -44,6 +44,8 @@ type Job struct {
 	AllowShrink        bool   `protobuf:"varint,15,opt,name=allow_shrink,json=allowShrink,proto3" json:"allow_shrink,omitempty"`                          // do not keep missing content because a mount may be gone
 	NewRoot            bool   `protobuf:"varint,16,opt,name=new_root,json=newRoot,proto3" json:"new_root,omitempty"`                                      // the root may differ from the last snapshot's
 	Interrupted        bool   `protobuf:"varint,17,opt,name=interrupted,proto3" json:"interrupted,omitempty"`                                             // an uncommitted snapshot has left content of unchanged files
+	FilerName          string `protobuf:"bytes,18,opt,name=filer_name,json=filerName,proto3" json:"filer_name,omitempty"`                                 // for the log
+	ShardName          string `protobuf:"bytes,19,opt,name=shard_name,json=shardName,proto3" json:"shard_name,omitempty"`                                 // for the log
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -195,6 +197,20 @@ func (x *Job) GetInterrupted() bool {
 		return x.Interrupted
 	}
 	return false
+}
+
+func (x *Job) GetFilerName() string {
+	if x != nil {
+		return x.FilerName
+	}
+	return ""
+}
+
+func (x *Job) GetShardName() string {
+	if x != nil {
+		return x.ShardName
+	}
+	return ""
 }
 
 // Selection lists the parts of a shard that are left out.
@@ -666,7 +682,7 @@ var File_bctl_v1_job_proto protoreflect.FileDescriptor
 
 const file_bctl_v1_job_proto_rawDesc = "" +
 	"\n" +
-	"\x11bctl/v1/job.proto\x12\abctl.v1\"\x93\x04\n" +
+	"\x11bctl/v1/job.proto\x12\abctl.v1\"\xd1\x04\n" +
 	"\x03Job\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
 	"snapshotId\x12\x19\n" +
@@ -686,7 +702,11 @@ const file_bctl_v1_job_proto_rawDesc = "" +
 	"\x04root\x18\x0e \x01(\tR\x04root\x12!\n" +
 	"\fallow_shrink\x18\x0f \x01(\bR\vallowShrink\x12\x19\n" +
 	"\bnew_root\x18\x10 \x01(\bR\anewRoot\x12 \n" +
-	"\vinterrupted\x18\x11 \x01(\bR\vinterrupted\"\xad\x01\n" +
+	"\vinterrupted\x18\x11 \x01(\bR\vinterrupted\x12\x1d\n" +
+	"\n" +
+	"filer_name\x18\x12 \x01(\tR\tfilerName\x12\x1d\n" +
+	"\n" +
+	"shard_name\x18\x13 \x01(\tR\tshardName\"\xad\x01\n" +
 	"\tSelection\x12\x18\n" +
 	"\aexclude\x18\x01 \x03(\fR\aexclude\x12,\n" +
 	"\x12exclude_if_present\x18\x02 \x03(\fR\x10excludeIfPresent\x12&\n" +

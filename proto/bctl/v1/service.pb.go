@@ -53,7 +53,7 @@ type Service struct {
 	Site          string     `protobuf:"bytes,19,opt,name=site,proto3" json:"site,omitempty"`
 	SilentSeconds float64    `protobuf:"fixed64,20,opt,name=silent_seconds,json=silentSeconds,proto3" json:"silent_seconds,omitempty"` // since its last message
 	Gone          bool       `protobuf:"varint,21,opt,name=gone,proto3" json:"gone,omitempty"`                                         // its connection to NATS has ended
-	Reading       []*Reading `protobuf:"bytes,22,rep,name=reading,proto3" json:"reading,omitempty"`                                    // a reader's batches in progress; not in a Roster
+	Reading       []*Reading `protobuf:"bytes,22,rep,name=reading,proto3" json:"reading,omitempty"`                                    // not in a Roster
 	HandedBack    int64      `protobuf:"varint,23,opt,name=handed_back,json=handedBack,proto3" json:"handed_back,omitempty"`           // how often a worker has handed work back lately because an attempt failed
 	HandedBackWhy string     `protobuf:"bytes,24,opt,name=handed_back_why,json=handedBackWhy,proto3" json:"handed_back_why,omitempty"` // the last error
 	unknownFields protoimpl.UnknownFields
@@ -279,15 +279,22 @@ func (x *Service) GetHandedBackWhy() string {
 	return ""
 }
 
-// Reading is how far a reader is with its batches of one snapshot. The index has none of it until
-// their results are applied.
+// Reading is how far a worker is with its work in progress of one snapshot, and how much it has done
+// for the snapshot within the last minute. The index has none of it until results are applied.
 type Reading struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	SnapshotId    []byte                 `protobuf:"bytes,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
-	BatchesDone   float64                `protobuf:"fixed64,2,opt,name=batches_done,json=batchesDone,proto3" json:"batches_done,omitempty"` // sum of the shares that are done, each from 0 to 1
-	ReadBytes     int64                  `protobuf:"varint,3,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`        // from the filer
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	SnapshotId  []byte                 `protobuf:"bytes,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
+	BatchesDone float64                `protobuf:"fixed64,2,opt,name=batches_done,json=batchesDone,proto3" json:"batches_done,omitempty"` // in progress: sum of the shares that are done, each from 0 to 1
+	ReadBytes   int64                  `protobuf:"varint,3,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`        // in progress: from the filer
+	// The recent_ fields count the last recent_seconds seconds: at most a minute, and less if the worker
+	// did nothing for the snapshot before. 0: nothing was done, or the worker is of an earlier version.
+	RecentSeconds     float64 `protobuf:"fixed64,4,opt,name=recent_seconds,json=recentSeconds,proto3" json:"recent_seconds,omitempty"`
+	RecentFiles       int64   `protobuf:"varint,5,opt,name=recent_files,json=recentFiles,proto3" json:"recent_files,omitempty"`                      // found by a walker
+	RecentBytes       int64   `protobuf:"varint,6,opt,name=recent_bytes,json=recentBytes,proto3" json:"recent_bytes,omitempty"`                      // read from the filer
+	RecentBatches     float64 `protobuf:"fixed64,7,opt,name=recent_batches,json=recentBatches,proto3" json:"recent_batches,omitempty"`               // sum of the shares done
+	RecentHeldSeconds float64 `protobuf:"fixed64,8,opt,name=recent_held_seconds,json=recentHeldSeconds,proto3" json:"recent_held_seconds,omitempty"` // sum of the times that batches waited because of the filer's read limit
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Reading) Reset() {
@@ -341,12 +348,48 @@ func (x *Reading) GetReadBytes() int64 {
 	return 0
 }
 
+func (x *Reading) GetRecentSeconds() float64 {
+	if x != nil {
+		return x.RecentSeconds
+	}
+	return 0
+}
+
+func (x *Reading) GetRecentFiles() int64 {
+	if x != nil {
+		return x.RecentFiles
+	}
+	return 0
+}
+
+func (x *Reading) GetRecentBytes() int64 {
+	if x != nil {
+		return x.RecentBytes
+	}
+	return 0
+}
+
+func (x *Reading) GetRecentBatches() float64 {
+	if x != nil {
+		return x.RecentBatches
+	}
+	return 0
+}
+
+func (x *Reading) GetRecentHeldSeconds() float64 {
+	if x != nil {
+		return x.RecentHeldSeconds
+	}
+	return 0
+}
+
 // Roster lists the services that the keeper has heard of, on the subject bctl.v1.roster. It is sent
 // when asked on bctl.v1.ask, as one message or several.
 type Roster struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Services      []*Service             `protobuf:"bytes,1,rep,name=services,proto3" json:"services,omitempty"`
-	Last          bool                   `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"` // of this answer
+	Last          bool                   `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`                                   // of this answer
+	KeptSeconds   float64                `protobuf:"fixed64,3,opt,name=kept_seconds,json=keptSeconds,proto3" json:"kept_seconds,omitempty"` // for how long the keeper has listened; 0: it is of an earlier version
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -393,6 +436,13 @@ func (x *Roster) GetLast() bool {
 		return x.Last
 	}
 	return false
+}
+
+func (x *Roster) GetKeptSeconds() float64 {
+	if x != nil {
+		return x.KeptSeconds
+	}
+	return 0
 }
 
 // Drain makes a worker take no new work, on the subject bctl.v1.drain.<instance>.
@@ -484,16 +534,22 @@ const file_bctl_v1_service_proto_rawDesc = "" +
 	"\areading\x18\x16 \x03(\v2\x10.bctl.v1.ReadingR\areading\x12\x1f\n" +
 	"\vhanded_back\x18\x17 \x01(\x03R\n" +
 	"handedBack\x12&\n" +
-	"\x0fhanded_back_why\x18\x18 \x01(\tR\rhandedBackWhy\"l\n" +
+	"\x0fhanded_back_why\x18\x18 \x01(\tR\rhandedBackWhy\"\xb0\x02\n" +
 	"\aReading\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
 	"snapshotId\x12!\n" +
 	"\fbatches_done\x18\x02 \x01(\x01R\vbatchesDone\x12\x1d\n" +
 	"\n" +
-	"read_bytes\x18\x03 \x01(\x03R\treadBytes\"J\n" +
+	"read_bytes\x18\x03 \x01(\x03R\treadBytes\x12%\n" +
+	"\x0erecent_seconds\x18\x04 \x01(\x01R\rrecentSeconds\x12!\n" +
+	"\frecent_files\x18\x05 \x01(\x03R\vrecentFiles\x12!\n" +
+	"\frecent_bytes\x18\x06 \x01(\x03R\vrecentBytes\x12%\n" +
+	"\x0erecent_batches\x18\a \x01(\x01R\rrecentBatches\x12.\n" +
+	"\x13recent_held_seconds\x18\b \x01(\x01R\x11recentHeldSeconds\"m\n" +
 	"\x06Roster\x12,\n" +
 	"\bservices\x18\x01 \x03(\v2\x10.bctl.v1.ServiceR\bservices\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\bR\x04last\"+\n" +
+	"\x04last\x18\x02 \x01(\bR\x04last\x12!\n" +
+	"\fkept_seconds\x18\x03 \x01(\x01R\vkeptSeconds\"+\n" +
 	"\x05Drain\x12\x12\n" +
 	"\x04undo\x18\x01 \x01(\bR\x04undo\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02byB+Z)github.com/bctl/bctl/proto/bctl/v1;bctlv1b\x06proto3"

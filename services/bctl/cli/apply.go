@@ -26,18 +26,18 @@ func newApply(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply",
 		Short: "Change filers, shards and policies to match a file",
-		Long: `Reads a file that declares filers with their shards, and policies, and changes
-what differs: what is missing is registered, and every setting of what is there
-becomes that of the file. What the file leaves out of a filer, shard or policy
-has its default. Applied again, the file changes nothing.
+		Long: `Makes filers, their shards and policies match a declaration in a file. Missing
+ones are registered; settings that differ are changed. A setting that the file
+omits gets its default. Applying the file a second time changes nothing.
 
-What the file does not name stays as it is, unless --prune is given: then other
-filers and shards are retired, and other policies removed. Snapshots stay.
+Filers, shards and policies that the file does not name stay unchanged, unless
+--prune is given. With --prune, such filers and shards are retired and such
+policies are removed. Their snapshots remain.
 
-The whole file is checked before anything is changed, and with --prune also
-whether a filer or shard to be retired is being backed up: then nothing is
-changed, and the exit status is 11. If a change fails later, those that were not
-made are printed. bctl export prints what is there as such a file.`,
+The whole file is checked before anything is changed. With --prune, nothing is
+changed and the exit status is 11 if a filer or shard to be retired is being
+backed up. If a change fails later, the changes that were not made are printed.
+bctl export prints the current state as such a file.`,
 		Example: `  bctl apply -f fleet.yaml --dry-run
   bctl apply -f fleet.yaml
   bctl apply -f fleet.yaml --prune --dry-run
@@ -46,8 +46,8 @@ made are printed. bctl export prints what is there as such a file.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd) },
 	}
 	cmd.Flags().StringVarP(&c.file, "file", "f", "", "`FILE` that declares the fleet, YAML; -: standard input")
-	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only print what would be changed")
-	cmd.Flags().BoolVar(&c.prune, "prune", false, "retire filers and shards, and remove policies, that are not in the file")
+	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "print the changes without making them")
+	cmd.Flags().BoolVar(&c.prune, "prune", false, "retire filers and shards, and remove policies, that the file does not name")
 	return cmd
 }
 
@@ -57,7 +57,7 @@ func (c *applyCommand) run(cmd *cobra.Command) error {
 		return err
 	}
 	if c.prune && len(file.filers) == 0 {
-		return usage("%s declares no filer, and --prune would retire all: if that is meant, bctl filer rm does it", file.name)
+		return usage("%s declares no filer, so --prune would retire all filers; to retire a filer, use bctl filer rm", file.name)
 	}
 	to := toWrite
 	if c.dryRun {
@@ -86,9 +86,7 @@ func (c *applyCommand) notes(ctx context.Context, i index.Index, p *applyPlan) {
 	if len(p.busy) > 0 { // in a dry run
 		c.app.note("bctl apply would change nothing now, because these would be retired and are being backed up: %s", strings.Join(p.busy, ", "))
 	}
-	for _, site := range slices.Sorted(maps.Keys(p.sites)) {
-		c.app.noteSite(ctx, i, site)
-	}
+	c.app.noteSites(ctx, i, slices.Sorted(maps.Keys(p.sites))...)
 	c.app.noteNestedOf(p.planned.shards, p.planned.policies, func(s *index.ShardStatus) bool { return p.looked[s.Filer.Name] })
 }
 
@@ -142,9 +140,6 @@ func (c *applyCommand) carryOut(ctx context.Context, i index.Index, p *applyPlan
 }
 
 func (c *applyCommand) summary(done *appliedJSON) error {
-	if c.app.json {
-		return c.app.print(done)
-	}
 	format := "%d added, %d changed, %d retired, %d already as declared"
 	switch {
 	case c.dryRun:
@@ -152,8 +147,7 @@ func (c *applyCommand) summary(done *appliedJSON) error {
 	case done.NotMade > 0:
 		format += fmt.Sprintf("; %s not made: apply the file again to make them", counted(done.NotMade, "change"))
 	}
-	_, err := fmt.Fprintf(c.app.out, format+"\n", done.Added, done.Changed, done.Retired, done.Unchanged)
-	return err
+	return c.app.result(done, format+"\n", done.Added, done.Changed, done.Retired, done.Unchanged)
 }
 
 // A fleetChange is one step towards the declared fleet.
@@ -212,11 +206,9 @@ func (c *applyCommand) tell(change *fleetChange, made bool) error {
 	if c.app.json {
 		j := changeJSON{
 			Type: kind, DryRun: c.dryRun, Action: change.action, Filer: change.filer, Shard: change.shard, Policy: change.policy, Shards: change.shards,
+			Settings: map[string]settingJSON{},
 		}
 		for _, s := range change.settings {
-			if j.Settings == nil {
-				j.Settings = map[string]settingJSON{}
-			}
 			j.Settings[s.name] = settingJSON{s.from, s.to}
 		}
 		return c.app.print(j)

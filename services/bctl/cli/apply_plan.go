@@ -19,8 +19,8 @@ type applyPlan struct {
 	changes   []fleetChange
 	unchanged int
 	sites     map[string]bool // of new filers
-	looked    map[string]bool // filers whose shards are to change
-	busy      []string        // what is to be retired, and is being backed up
+	looked    map[string]bool // filers whose shards change
+	busy      []string        // filers and shards to retire that are being backed up
 	planned   plannedFleet
 }
 
@@ -150,7 +150,8 @@ func (p *applyPlan) policy(want backup.Policy, n int, policies []backup.Policy) 
 	}}, from, declarePolicy(&want))
 }
 
-// retire records the retirement of everything that the file lacks, and what of it is busy.
+// retire records the retirement of everything that the file does not name, and which of it is being
+// backed up.
 func (p *applyPlan) retire(filers []index.FilerStatus, shards map[string][]index.ShardStatus, policies []backup.Policy) {
 	for n := range filers {
 		f := &filers[n]
@@ -159,7 +160,7 @@ func (p *applyPlan) retire(filers []index.FilerStatus, shards map[string][]index
 			continue
 		}
 		if !p.file.has(f.Name, "") {
-			c := fleetChange{action: "retire", filer: f.Name, do: func(ctx context.Context, i index.Index) error { return busy(i.RetireFiler(ctx, id)) }}
+			c := fleetChange{action: "retire", filer: f.Name, do: func(ctx context.Context, i index.Index) error { return busy(i.RetireFiler(ctx, id, operator())) }}
 			for _, s := range shards[f.Name] {
 				c.shards = append(c.shards, s.Name)
 			}
@@ -174,7 +175,7 @@ func (p *applyPlan) retire(filers []index.FilerStatus, shards map[string][]index
 				continue
 			}
 			c := fleetChange{action: "retire", filer: f.Name, shard: s.Name, do: func(ctx context.Context, i index.Index) error {
-				return busy(i.RetireShard(ctx, s.ID))
+				return busy(i.RetireShard(ctx, s.ID, operator()))
 			}}
 			p.changes = append(p.changes, c)
 			if s.Running != (backup.SnapshotID{}) {
@@ -192,7 +193,7 @@ func (p *applyPlan) retire(filers []index.FilerStatus, shards map[string][]index
 	}
 }
 
-// errBusy describes what cannot be retired now because it is being backed up; nil if there is none.
+// errBusy returns an error that names what cannot be retired while it is being backed up, or nil.
 func (p *applyPlan) errBusy() error {
 	if len(p.busy) == 0 {
 		return nil
@@ -201,7 +202,7 @@ func (p *applyPlan) errBusy() error {
 		strings.Join(p.busy, ", "), backup.ErrRunning)
 }
 
-// A plannedFleet is what will be registered after the changes, as far as notes are about it.
+// A plannedFleet is the part of the fleet after the changes that the notes concern.
 type plannedFleet struct {
 	shards   []index.ShardStatus // of the filers that the file declares
 	policies []backup.Policy

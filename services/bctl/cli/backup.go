@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/source/stdin"
 )
 
 type backupCommand struct {
@@ -35,36 +35,46 @@ type backupCommand struct {
 	verbose     bool
 	dryRun      bool
 	list        fileList
+	stream      stream
 
 	selection backup.Selection // parsed from exclusions
 }
+
+const backupHelp = `Creates a snapshot of each PATH, a directory of this machine. Files that have
+not changed since the last snapshot are not read again, and content that is
+already stored is not stored again. After an interrupted backup, the next one
+walks the whole tree again and reuses the content that is stored.
+
+--filer, --label and --all select shards that bctl shard add has registered: all
+shards of a filer (with --shard: only these), all shards of the filers with a
+label, or all shards of all filers.
+
+In a fleet (--nats or the setting nats.url) the services do the work. They back
+up all shards at once, within the limits of their filers, and bctl shows the
+progress until all have ended. Interrupting bctl does not interrupt the
+snapshots; use bctl cancel for that. If a shard is already being backed up, bctl
+follows that snapshot; if it is the only shard, the exit status is 11.
+
+On one machine, --reread reads every file again, whether it has changed or not.
+Use it after the store has lost packs (bctl doctor names them): it stores their
+content again. --reread is not available in a fleet, where a file is read again
+when its times change (touch).
+
+--exclude and the related flags add to the exclusions of the filer and the
+shard.
+
+On one machine, --stdin backs up the standard input as one file, NAME, in a
+shard of its own, stdin:NAME. The input is first copied to the directory locks
+of the repository, which needs the space. If it cannot be read, there is no
+snapshot. A program that fails only ends its output: use set -o pipefail, and
+check the status before you rely on the snapshot.`
 
 func newBackup(a *app) *cobra.Command {
 	c := &backupCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "backup [PATH…]",
 		Short: "Back up directories",
-		Long: `Makes a snapshot of each PATH, a directory of this machine. What has not changed
-since the last snapshot is not read again, and content that is stored already is
-not stored again. After a backup that was interrupted, the next looks at the
-whole tree again, and uses what the other has stored.
-
---filer, --label and --all name shards that bctl shard add has registered: all
-of a filer (with --shard: these), of the filers with a label, or of all filers.
-
-In a fleet (--nats or the setting nats.url) the services do the work, all shards
-at once within the limits of their filers, and bctl follows until all have
-ended. Interrupting bctl does not interrupt the snapshots then; bctl cancel
-does. Of several shards, one that is being backed up already is followed; if it
-is the only one, the status is 11.
-
-On one machine, --reread reads every file again, changed or not. Use it after
-the store has lost packs (bctl doctor names them): content that is missing there
-is stored again. A fleet has no --reread: there, a file is read again when its
-times change (touch).
-
-What --exclude and its like leave out comes on top of what filer and shard leave
-out.`,
+		Long:  backupHelp,
 		Example: `  bctl backup /home
   bctl backup --exclude '*.o' --exclude-if-present CACHEDIR.TAG /home /etc
   bctl backup --one-file-system --exclude-larger-than 2GB --tag nightly /
@@ -72,29 +82,32 @@ out.`,
   bctl backup --filer nas1 --shard /export/home
   bctl backup --filer nas1 --tag nightly
   bctl backup --label env=prod --detach
-  bctl backup --all --json`,
+  bctl backup --all --json
+  pg_dump … | bctl backup --stdin --stdin-filename db.sql`,
 		RunE: func(cmd *cobra.Command, paths []string) (err error) {
 			if c.selection, err = c.exclusions.apply(cmd, backup.Selection{}); err != nil {
 				return err
 			}
-			return c.run(cmd.Context(), cmd.InOrStdin(), paths)
+			c.stream.in = cmd.InOrStdin()
+			return c.run(cmd.Context(), paths)
 		},
 	}
 	flags := cmd.Flags()
 	c.exclusions.flags(cmd, "PATH")
-	flags.BoolVar(&c.allowShrink, "allow-shrink", false, "commit even if there is far less than last time")
-	flags.BoolVar(&c.newRoot, "new-root", false, "take the tree that is there for the shard's from now on: a file system\nthat was restored or migrated")
+	flags.BoolVar(&c.allowShrink, "allow-shrink", false, "commit even if the tree has far fewer files than last time")
+	flags.BoolVar(&c.newRoot, "new-root", false, "accept another tree as the shard's from now on, for instance a file\nsystem that was restored or migrated")
 	flags.BoolVar(&c.reread, "reread", false, "on one machine: read every file again, whether it has changed or not")
 	flags.StringArrayVar(&c.tags, "tag", nil, "give the snapshot a `TAG` (may be repeated)")
-	flags.StringVar(&c.list.file, "files-from", "", "back up only what `FILE` lists (-: stdin), one path per line, relative to PATH; below one PATH")
-	flags.BoolVarP(&c.list.nul, "null", "0", false, "with --files-from: a NUL ends each path, as from find -print0")
-	flags.StringVar(&c.filer, "filer", "", "back up the shards of `FILER`; with PATH: the filer that it is on (default: this machine)")
+	flags.StringVar(&c.list.file, "files-from", "", "back up only the paths listed in `FILE` (-: stdin), one per line, relative to PATH; needs exactly one PATH")
+	flags.BoolVarP(&c.list.nul, "null", "0", false, "with --files-from: paths end with NUL, as find -print0 writes them")
+	c.stream.flags(cmd)
+	flags.StringVar(&c.filer, "filer", "", "back up the shards of `FILER`; with PATH: record the snapshot under this filer (default: this machine)")
 	flags.StringArrayVar(&c.shards, "shard", nil, "with --filer: only this `SHARD` (may be repeated)")
 	labelFlag(cmd, &c.labels)
 	flags.BoolVar(&c.all, "all", false, "back up all shards of all filers")
-	flags.BoolVar(&c.dryRun, "dry-run", false, "on one machine: walk and compare, report what a backup would do, and write nothing")
+	flags.BoolVar(&c.dryRun, "dry-run", false, "on one machine: walk, compare and report, without writing anything")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each new or changed file (on one machine), all errors, and the time per stage")
-	flags.BoolVar(&c.detach, "detach", false, "in a fleet: do not wait for the end")
+	flags.BoolVar(&c.detach, "detach", false, "in a fleet: do not wait until the snapshots end")
 	a.completeFlag(cmd, "filer", a.filerNames)
 	a.completeFlag(cmd, "shard", a.shardNames)
 	a.completeFlag(cmd, "tag", a.tagNames)
@@ -104,32 +117,35 @@ out.`,
 // check fails unless the arguments define what to back up.
 func (c *backupCommand) check(paths []string) error {
 	fleet := c.app.cfg.Fleet()
-	registered := c.filer != "" || len(c.labels) > 0 || c.all
+	registered := c.filer != "" || len(c.labels) > 0 || c.all || c.stream.wanted
+	if err := c.checkStream(paths); err != nil {
+		return err
+	}
 	switch {
 	case c.reread && fleet:
-		return usage("--reread is for one machine: in a fleet, files are read again when their times change (touch)")
+		return usage("--reread is not available in a fleet: there, a file is read again when its times change (touch)")
 	case c.dryRun && fleet:
-		return usage("--dry-run is for one machine: in a fleet, the services walk")
+		return usage("--dry-run is not available in a fleet, where the services walk the trees")
 	case slices.Contains(paths, ""):
-		return usage("a PATH is empty: name a directory (. is the current one)")
+		return usage("PATH is empty: name a directory (. is the current one)")
 	case c.detach && !fleet:
-		return usage("--detach is for a fleet (--nats): without one, this process does the work")
+		return usage("--detach needs a fleet (--nats): without one, this process does the work")
 	case len(c.shards) > 0 && c.filer == "":
-		return usage("--shard SHARD needs --filer FILER, that it is on; a directory of this machine is named without --shard")
+		return usage("--shard SHARD needs the filer of the shard (--filer FILER); to back up a directory of this machine, give PATH without --shard")
 	case c.list.file != "" && len(paths) != 1:
-		return usage("--files-from needs one PATH: the directory that all listed paths are in")
+		return usage("--files-from needs exactly one PATH: the directory that contains all listed paths")
 	case c.list.nul && c.list.file == "":
-		return usage("-0 is for --files-from")
+		return usage("-0 needs --files-from")
 	case c.all && (c.filer != "" || len(c.labels) > 0):
-		return usage("--all is all shards of all filers; it does not go with --filer, --shard or --label")
+		return usage("--all selects all shards of all filers and cannot be combined with --filer, --shard or --label")
 	case len(paths) > 0 && (c.all || len(c.labels)+len(c.shards) > 0):
-		return usage("name directories, or registered shards with --filer, --label or --all, but not both")
+		return usage("name either directories or registered shards (--filer, --label, --all), not both")
 	case len(paths) > 0 && fleet:
-		return usage("in a fleet, shards are backed up by name: bctl shard add FILER %s registers one, bctl backup --filer FILER --shard %[1]s backs it up", paths[0])
+		return usage("a fleet backs up registered shards: register this one with bctl shard add FILER %s, then run bctl backup --filer FILER --shard %[1]s", argument(paths[0]))
 	case len(paths) == 0 && !registered && fleet:
-		return usage("say what to back up: --filer FILER [--shard SHARD], --label KEY=VALUE or --all")
+		return usage("nothing to back up is named: give --filer FILER [--shard SHARD], --label KEY=VALUE or --all")
 	case len(paths) == 0 && !registered:
-		return usage("name at least one directory to back up, or registered shards with --filer, --label or --all")
+		return usage("nothing to back up is named: give a directory, or registered shards with --filer, --label or --all")
 	}
 	return nil
 }
@@ -164,11 +180,11 @@ func directory(path string) (string, error) {
 	if named, err := os.Stat(abs); err == nil && os.SameFile(named, info) {
 		return abs, nil
 	}
-	// The path contains ".." after a symbolic link, so it cannot be simplified without resolving the
-	// link.
+	// The path contains ".." after a symbolic link, so it cannot be simplified without resolving
+	// the link.
 	wd, err := unix.Getwd()
 	if err != nil {
-		return "", fmt.Errorf("the current directory: %w", err)
+		return "", fmt.Errorf("find the current directory: %w", err)
 	}
 	if !filepath.IsAbs(path) {
 		path = wd + "/" + path
@@ -179,9 +195,9 @@ func directory(path string) (string, error) {
 // notDirectory is the error for a PATH that is a file. A snapshot of its directory with only this
 // file would be the newest of that directory, so a backup of the directory would compare with it.
 func notDirectory(path string) error {
-	dir, name := display(filepath.Dir(path)), display(filepath.Base(path))
-	return fmt.Errorf("%s is not a directory; this backs up the one that it is in:\n  bctl backup %s\n"+
-		"and this only the file, with a filer NAME of its own:\n  echo %s | bctl backup --filer NAME --files-from - %[2]s", display(path), dir, name)
+	dir, name := argument(filepath.Dir(path)), argument(filepath.Base(path))
+	return fmt.Errorf("%s is not a directory; to back up its directory:\n  bctl backup %s\n"+
+		"to back up only the file, under a separate filer NAME:\n  echo %s | bctl backup --filer NAME --files-from - %[2]s", display(path), dir, name)
 }
 
 // ofPaths returns the shards for directories on this machine, and creates them on first use. A path
@@ -208,7 +224,7 @@ func (c *backupCommand) ofPaths(ctx context.Context, i index.Catalog, paths []st
 	}
 	var targets []target
 	for _, dir := range dirs {
-		shard, err := c.shardOfPath(ctx, i, &filer, dir)
+		shard, err := c.shardOfSource(ctx, i, &filer, dir, sourceURL(dir))
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
@@ -239,11 +255,11 @@ func (c *backupCommand) filerOfPaths(ctx context.Context, i index.Catalog, dirs 
 		return backup.Filer{}, err
 	}
 	if len(found) > 0 && found[0].Retired {
-		again := fmt.Sprintf("bctl filer add %s", display(name))
+		again := fmt.Sprintf("bctl filer add %s", argument(name))
 		for _, dir := range dirs {
-			again += fmt.Sprintf(" && bctl shard add %s %s", display(name), display(dir))
+			again += fmt.Sprintf(" && bctl shard add %s %s", argument(name), argument(dir))
 		}
-		return backup.Filer{}, fmt.Errorf("filer %s was removed (bctl filer rm), so nothing of it is backed up; this brings it back: %s", display(name), again)
+		return backup.Filer{}, fmt.Errorf("filer %s was removed (bctl filer rm), so it is not backed up; to register it again: %s", display(name), again)
 	}
 	if c.filer != "" {
 		if err := checkFilerName(ctx, i, name); err != nil {
@@ -256,22 +272,27 @@ func (c *backupCommand) filerOfPaths(ctx context.Context, i index.Catalog, dirs 
 	return i.EnsureFiler(ctx, name)
 }
 
-// shardOfPath returns the shard for a directory. A shard that was removed is not restored either.
-func (c *backupCommand) shardOfPath(ctx context.Context, i index.Catalog, filer *backup.Filer, dir string) (backup.Shard, error) {
-	found, err := i.ListShards(ctx, index.ShardFilter{Filer: filer.Name, Name: dir, Retired: true})
+// shardOfSource returns the shard with a name and a source, and creates it on first use. A shard
+// that was removed is not restored either.
+func (c *backupCommand) shardOfSource(ctx context.Context, i index.Catalog, filer *backup.Filer, name, source string) (backup.Shard, error) {
+	found, err := i.ListShards(ctx, index.ShardFilter{Filer: filer.Name, Name: name, Retired: true})
 	if err != nil {
 		return backup.Shard{}, err
 	}
 	if len(found) > 0 && found[0].Retired {
-		return backup.Shard{}, fmt.Errorf("shard %s of filer %s was removed (bctl shard rm), so it is not backed up; this brings it back: bctl shard add %[2]s %[1]s", display(dir), display(filer.Name))
+		again := fmt.Sprintf("bctl shard add %s %s", argument(filer.Name), argument(name))
+		if stdin.IsURL(source) {
+			again += " --source " + argument(source)
+		}
+		return backup.Shard{}, fmt.Errorf("shard %s of filer %s was removed (bctl shard rm), so it is not backed up; to register it again: %s", display(name), display(filer.Name), again)
 	}
 	if c.dryRun && len(found) > 0 {
 		return found[0].Shard, nil
 	}
 	if c.dryRun {
-		return backup.Shard{Name: dir, Source: sourceURL(dir)}, nil
+		return backup.Shard{Name: name, Source: source}, nil
 	}
-	return i.EnsureShard(ctx, filer.ID, dir, sourceURL(dir))
+	return i.EnsureShard(ctx, filer.ID, name, source)
 }
 
 // registered returns the shards that the flags name.
@@ -286,7 +307,9 @@ func (c *backupCommand) registered(ctx context.Context, i index.Catalog) ([]targ
 	}
 	var targets []target
 	for n := range found {
-		targets = append(targets, target{found[n].Filer.Name, found[n].Shard})
+		if !stdin.IsURL(found[n].Source) {
+			targets = append(targets, target{found[n].Filer.Name, found[n].Shard})
+		}
 	}
 	switch {
 	case len(c.shards) > 0:
@@ -301,11 +324,11 @@ func (c *backupCommand) registered(ctx context.Context, i index.Catalog) ([]targ
 		if f.Retired {
 			return nil, retiredFiler(c.filer)
 		}
-		return nil, absent("filer %s has no shards (bctl shard add %[1]s PATH registers one)", display(c.filer))
+		return nil, absent("filer %s has no shards (register one with bctl shard add %[1]s PATH)", display(c.filer))
 	case len(labels) > 0:
-		return nil, absent("no shard of a filer with %s (bctl filer ls shows labels)", labelText(labels))
+		return nil, absent("no filer with %s has a shard (bctl filer ls shows labels)", labelText(labels))
 	}
-	return nil, absent("no shard is registered (bctl filer add NAME registers a filer, bctl shard add FILER PATH a shard of it)")
+	return nil, absent("no shard is registered (register a filer with bctl filer add NAME, then its shards with bctl shard add FILER PATH)")
 }
 
 // named returns the given filer's shards that --shard names.
@@ -337,22 +360,25 @@ func (c *backupCommand) notThere(ctx context.Context, i index.Catalog, name stri
 	case s.Filer.Retired:
 		return retiredFiler(c.filer)
 	case s.Retired:
-		return absent("shard %s of filer %s is retired (bctl shard add %[2]s %[1]s brings it back)", display(name), display(c.filer))
+		return absent("shard %s of filer %s is retired (register it again with bctl shard add %[2]s %[1]s)", argument(name), argument(c.filer))
+	}
+	if stdin.IsURL(s.Source) {
+		return usage("shard %s is a standard input: back it up with bctl backup --stdin", display(name))
 	}
 	return usage("shard %s is named twice, or its filer has none of the labels", display(name))
 }
 
-func (c *backupCommand) run(ctx context.Context, stdin io.Reader, paths []string) error {
+func (c *backupCommand) run(ctx context.Context, paths []string) error {
 	if err := c.check(paths); err != nil {
 		return err
 	}
-	if err := c.readList(stdin, paths); err != nil {
+	if err := c.readList(paths); err != nil {
 		return err
 	}
 	if c.dryRun {
 		return c.forecast(ctx, paths)
 	}
-	r, err := c.app.openRepository(ctx, toWrite)
+	r, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -365,9 +391,16 @@ func (c *backupCommand) run(ctx context.Context, stdin io.Reader, paths []string
 		return err
 	}
 	if c.app.cfg.Fleet() {
-		return c.inFleet(ctx, r, targets, report)
+		return c.backUpInFleet(ctx, r, targets, report)
 	}
-	return c.here(ctx, r, targets, report)
+	return c.backUpHere(ctx, r, targets, report)
+}
+
+func (c *backupCommand) open(ctx context.Context) (*repository, error) {
+	if c.detach {
+		return c.app.openToRegister(ctx)
+	}
+	return c.app.openRepository(ctx, toWrite)
 }
 
 // targets returns the shards to back up.
@@ -375,14 +408,18 @@ func (c *backupCommand) targets(ctx context.Context, i index.Catalog, paths []st
 	if len(paths) > 0 {
 		return c.ofPaths(ctx, i, paths, r)
 	}
-	targets, err = c.registered(ctx, i)
+	if c.stream.wanted {
+		targets, err = c.ofStream(ctx, i)
+	} else {
+		targets, err = c.registered(ctx, i)
+	}
 	r.asked = len(targets)
 	return targets, err
 }
 
 // readList reads the list of --files-from. Patterns of --exclude come after those of the list, and
 // therefore exclude listed paths, too.
-func (c *backupCommand) readList(stdin io.Reader, paths []string) error {
+func (c *backupCommand) readList(paths []string) error {
 	if c.list.file == "" {
 		return nil
 	}
@@ -393,7 +430,7 @@ func (c *backupCommand) readList(stdin io.Reader, paths []string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.list.read(c.app, stdin, dir); err != nil {
+	if err := c.list.read(c.app, c.stream.in, dir); err != nil {
 		return err
 	}
 	c.selection.Exclude = slices.Concat(c.list.patterns, c.selection.Exclude)

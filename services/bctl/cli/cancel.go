@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,13 +28,13 @@ func newCancel(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel SNAPSHOT…",
 		Short: "Cancel running snapshots",
-		Long: `Ends running snapshots: those named by id (or the beginning of one), those of a
-filer or of a shard, or all. They fail; what they added to the index is undone,
-and the last good snapshot of each shard stays the newest. Content that they
-stored already is not stored again by the next.
+		Long: `Cancels running snapshots: those named by an id or the beginning of one, those
+of a filer or a shard, or all. A cancelled snapshot fails, and its index entries
+are removed. The last good snapshot of each shard stays the newest. Content that
+a cancelled snapshot has stored is reused by the next backup.
 
-It waits until they have ended, unless --detach is given. In a fleet a committer
-ends them.`,
+The command waits until the snapshots have ended, unless --detach is given. In a
+fleet, a committer ends them.`,
 		Example: `  bctl cancel 3f2a
   bctl cancel --filer nas1
   bctl cancel --filer nas1 --shard /export/home
@@ -43,10 +44,10 @@ ends them.`,
 		},
 		RunE: func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given) },
 	}
-	cmd.Flags().StringVar(&c.which.filer, "filer", "", "all of this `FILER`")
-	shardFlag(cmd.Flags(), &c.which.shard, "that of this `SHARD`")
-	cmd.Flags().BoolVar(&c.all, "all", false, "all that are running")
-	cmd.Flags().BoolVar(&c.detach, "detach", false, "do not wait until they have ended")
+	cmd.Flags().StringVar(&c.which.filer, "filer", "", "all snapshots of this `FILER`")
+	shardFlag(cmd.Flags(), &c.which.shard, "the snapshot of this `SHARD`")
+	cmd.Flags().BoolVar(&c.all, "all", false, "all running snapshots")
+	cmd.Flags().BoolVar(&c.detach, "detach", false, "do not wait until the snapshots have ended")
 	a.completeFlag(cmd, "filer", a.filerNames)
 	a.completeFlag(cmd, "shard", a.shardNames)
 	return cmd
@@ -56,9 +57,9 @@ func (c *cancelCommand) run(ctx context.Context, given []string) error {
 	narrowed := c.which != which{}
 	switch {
 	case len(given) == 0 && !narrowed && !c.all:
-		return usage("say what to cancel: snapshots, --filer FILER [--shard SHARD] or --all (bctl status shows what is running)")
+		return usage("nothing to cancel is named: give snapshots, --filer FILER [--shard SHARD] or --all (bctl status lists running snapshots)")
 	case c.all && (narrowed || len(given) > 0), narrowed && len(given) > 0:
-		return usage("name snapshots, or --filer and --shard, or --all, but not both")
+		return usage("name either snapshots, --filer with or without --shard, or --all")
 	}
 	return c.app.withIndex(ctx, toWrite, func(i index.Index) error {
 		wanted, err := c.wanted(ctx, i, given)
@@ -82,7 +83,7 @@ func (c *cancelCommand) run(ctx context.Context, given []string) error {
 		f := &follower{index: i, log: c.app.log.Warn, ended: c.tell}
 		err = f.follow(ctx, waiting)
 		if errors.Is(err, process.ErrInterrupted) {
-			c.app.term.println("What was asked for stays asked for: bctl status shows what has not ended yet.")
+			c.app.term.println("The cancellation stays requested. bctl status shows the snapshots that have not ended yet.")
 		}
 		return err
 	})
@@ -95,7 +96,7 @@ func (c *cancelCommand) lookOut(ctx context.Context, i index.Index) (stop func()
 		return nil, err
 	}
 	services := newMuster(c.app.cfg, "bctl cancel", repository.ID)
-	l := &lookout{app: c.app, ask: services.ask, advice: "a committer ends the snapshots as soon as one leads; Ctrl-C ends the waiting only"}
+	l := &lookout{app: c.app, ask: services.ask, advice: "the snapshots end as soon as a committer leads; Ctrl-C only stops waiting"}
 	quiet := l.watch(ctx, lookoutEvery)
 	return func() { quiet(); services.Close() }, nil
 }
@@ -115,7 +116,7 @@ func (c *cancelCommand) wanted(ctx context.Context, i index.Catalog, given []str
 			return nil, err
 		}
 		if s.State != backup.Running {
-			return nil, absent("snapshot %s of %s %s is %s, and only what is running can be cancelled",
+			return nil, absent("snapshot %s of %s %s is %s: only a running snapshot can be cancelled",
 				s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.State)
 		}
 		wanted = append(wanted, s)
@@ -194,20 +195,18 @@ type cancelJSON struct {
 // tell reports the result for a snapshot.
 func (c *cancelCommand) tell(s *backup.Snapshot) error {
 	if c.app.json {
-		reason := s.Reason
-		if reason == "" {
-			reason = s.Cancel
-		}
-		return c.app.print(cancelJSON{s.ID.String(), s.Filer.Name, s.Shard.Name, int64(s.Number), string(s.State), reason, int64(s.Base)})
+		return c.app.print(cancelJSON{
+			s.ID.String(), s.Filer.Name, s.Shard.Name, int64(s.Number), string(s.State), cmp.Or(s.Reason, s.Cancel), int64(s.Base),
+		})
 	}
 	text := fmt.Sprintf("snapshot %s of %s %s, number %d, ", s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.Number)
 	switch s.State {
 	case backup.Running:
-		text += "shall end; bctl status shows it until it has"
+		text += "will be cancelled; bctl status shows it until it has ended"
 	case backup.Committed:
 		text += "was committed before it could be cancelled"
 	default:
-		text += "is cancelled: what it added to the index is undone"
+		text += "is cancelled: its index entries are removed"
 		if s.Base > 0 {
 			text += fmt.Sprintf(", and number %d is the last good one", s.Base)
 		} else {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/process"
 	"github.com/bctl/bctl/internal/restore"
 )
@@ -29,7 +30,6 @@ func TestExitStatus(t *testing.T) {
 		{fmt.Errorf("x: %w", backup.ErrRunning), 11},
 		{fmt.Errorf("x: %w", backup.ErrWrongKey), 12},
 		{errors.Join(process.ErrInterrupted, context.Canceled), 130},
-		{backup.ErrShrunk, 1},
 	} {
 		if got := exitStatus(test.err); got != test.want {
 			t.Errorf("%v: status %d, want %d", test.err, got, test.want)
@@ -43,9 +43,9 @@ func TestAdvice(t *testing.T) {
 		err  error
 		want string
 	}{
-		{&restore.SyncError{Err: syscall.EIO}, "repair the disk or make space there, and run the command again with --overwrite always"},
-		{&restore.SyncError{Err: syscall.ENOSPC}, "repair the disk or make space there, and run the command again with --overwrite always"},
-		{fmt.Errorf("x: %w", syscall.ENOSPC), "make space there, and run the command again"},
+		{&restore.SyncError{Err: syscall.EIO}, "repair the disk or free space there, then run the command again with --overwrite always"},
+		{&restore.SyncError{Err: syscall.ENOSPC}, "repair the disk or free space there, then run the command again with --overwrite always"},
+		{fmt.Errorf("x: %w", syscall.ENOSPC), "free space there, then run the command again"},
 		{fmt.Errorf("x: %w", syscall.EIO), ""}, // unless the file size is limited: TestScripts/init
 	} {
 		if got := strings.TrimPrefix(advice(test.err), "; "); got != test.want {
@@ -120,6 +120,34 @@ func TestParseSince(t *testing.T) {
 	} {
 		if got, err := parseSince(text, now); err != nil || !got.Equal(want) {
 			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+}
+
+// The log is text where one person works on one machine. A pruner of a fleet has no NATS.
+func TestLogFormat(t *testing.T) {
+	for _, test := range []struct{ index, nats, format, want string }{
+		{"sqlite:/r/index.db", "", "auto", "text"},
+		{"sqlite:/r/index.db", "", "json", "json"},
+		{"postgres://db/bctl", "nats://n", "auto", "auto"},
+		{"postgres://db/bctl", "", "auto", "auto"},
+		{"", "nats://n", "auto", "auto"},
+	} {
+		a := &app{cfg: &config.Config{Index: config.Index{URL: test.index}, NATS: config.NATS{URL: test.nats}, Log: config.Log{Format: test.format}}}
+		if got := a.logFormat(); got != test.want {
+			t.Errorf("%+v: %s", test, got)
+		}
+	}
+}
+
+// A command in a message can be copied into a shell.
+func TestArguments(t *testing.T) {
+	for name, want := range map[string]string{
+		"/export/home": "/export/home", "/tmp/with space": "'/tmp/with space'", "it's": `'it'\''s'`, "a;b": "'a;b'", "$HOME": "'$HOME'",
+		"größe": "größe", "": "''", "~x": "'~x'", "*": "'*'",
+	} {
+		if got := argument(name); got != want {
+			t.Errorf("%q: %s, want %s", name, got, want)
 		}
 	}
 }

@@ -22,8 +22,8 @@ const (
 	// maxOffered is the maximum number of snapshots that a shell is offered, and read for tags.
 	maxOffered = 50
 	maxTagged  = 1000
-	// maxPaths is the maximum number of paths that a shell is offered. Beyond it there are none: the
-	// beginning that a part of them shares would be wrong.
+	// maxPaths is the maximum number of paths that a shell is offered. Beyond it there are none:
+	// the beginning that a part of them shares would be wrong.
 	maxPaths = 2000
 )
 
@@ -138,6 +138,13 @@ func (a *app) completeSnapshot(w *which, offer snapshotOffer) cobra.CompletionFu
 		}
 		found, directive := a.complete(cmd, given, offer.names(w, word))
 		return found, directive | cobra.ShellCompDirectiveKeepOrder
+	}
+}
+
+// completeSnapshots completes any number of arguments that name snapshots.
+func (a *app) completeSnapshots(w *which) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
+		return a.completeSnapshot(w, snapshotOffer{wanted: anySnapshot})(cmd, nil, word)
 	}
 }
 

@@ -32,8 +32,9 @@ func newCompletion(a *app) *cobra.Command {
 	}
 }
 
-// bashWords replaces the function of cobra's script that needs the bash-completion package. Readline
-// splits words at ":" and "=", and they have to be joined again: "latest", ":" and "etc/" are one.
+// bashWords replaces the function of cobra's script that needs the bash-completion package.
+// Readline splits words at ":" and "=", and they have to be joined again: "latest", ":" and "etc/"
+// are one.
 const bashWords = `
 __bctl_init_completion()
 {

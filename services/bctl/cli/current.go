@@ -63,7 +63,7 @@ func (a *app) noteCurrent(ctx context.Context, i index.Index) {
 	case known:
 		a.note("%v", err)
 	default:
-		a.note("nobody knows whether the index is older than the store: %v", err)
+		a.note("cannot check whether the index is older than the store: %v", err)
 	}
 }
 
@@ -83,14 +83,14 @@ func (a *app) lockIndex(alone bool) error {
 	if err != nil {
 		return err
 	}
-	how, others := syscall.LOCK_SH, "bctl index rebuild is making the index again"
+	how, others := syscall.LOCK_SH, "bctl index rebuild is running"
 	if alone {
 		how, others = syscall.LOCK_EX, "a backup or another command writes to the index"
 	}
 	if err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return &busyError{fmt.Sprintf("%s; run this command again when that has ended (it holds %s)", others, path)}
+			return &busyError{fmt.Sprintf("%s; run this command again when it has ended (it holds %s)", others, path)}
 		}
 		return fmt.Errorf("%s: %w", path, err)
 	}

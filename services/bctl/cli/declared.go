@@ -44,7 +44,7 @@ type declaredShard struct {
 type declaredPolicy struct {
 	Name          string             `yaml:"name"`
 	Labels        map[string]string  `yaml:"labels,omitempty"`
-	Paused        bool               `yaml:"paused,omitempty"`
+	Paused        declaredTruth      `yaml:"paused,omitempty"`
 	Schedule      string             `yaml:"schedule"`
 	TimeZone      string             `yaml:"time_zone,omitempty"`
 	Jitter        declaredTime       `yaml:"jitter,omitempty"`
@@ -56,54 +56,83 @@ type declaredPolicy struct {
 }
 
 type declaredKeep struct {
-	Last    declaredNumber `yaml:"last,omitempty"`
-	Hourly  declaredNumber `yaml:"hourly,omitempty"`
-	Daily   declaredNumber `yaml:"daily,omitempty"`
-	Weekly  declaredNumber `yaml:"weekly,omitempty"`
-	Monthly declaredNumber `yaml:"monthly,omitempty"`
-	Yearly  declaredNumber `yaml:"yearly,omitempty"`
-	Within  declaredTime   `yaml:"within,omitempty"`
+	Style         declaredStyle  `yaml:"style,omitempty"`
+	Last          declaredCount  `yaml:"last,omitempty"`
+	Hourly        declaredCount  `yaml:"hourly,omitempty"`
+	Daily         declaredCount  `yaml:"daily,omitempty"`
+	Weekly        declaredCount  `yaml:"weekly,omitempty"`
+	Monthly       declaredCount  `yaml:"monthly,omitempty"`
+	Yearly        declaredCount  `yaml:"yearly,omitempty"`
+	Within        declaredPeriod `yaml:"within,omitempty"`
+	WithinHourly  declaredPeriod `yaml:"within_hourly,omitempty"`
+	WithinDaily   declaredPeriod `yaml:"within_daily,omitempty"`
+	WithinWeekly  declaredPeriod `yaml:"within_weekly,omitempty"`
+	WithinMonthly declaredPeriod `yaml:"within_monthly,omitempty"`
+	WithinYearly  declaredPeriod `yaml:"within_yearly,omitempty"`
+	Tags          []declaredTags `yaml:"tags,omitempty,flow"`
 }
 
 type declaredExclusions struct {
-	Exclude           []string     `yaml:"exclude,omitempty"`
-	ExcludeIfPresent  []string     `yaml:"exclude_if_present,omitempty"`
-	OneFileSystem     bool         `yaml:"one_file_system,omitempty"`
-	ExcludeLargerThan declaredSize `yaml:"exclude_larger_than,omitempty"`
+	Exclude           []string      `yaml:"exclude,omitempty"`
+	ExcludeIfPresent  []string      `yaml:"exclude_if_present,omitempty"`
+	OneFileSystem     declaredTruth `yaml:"one_file_system,omitempty"`
+	ExcludeLargerThan declaredSize  `yaml:"exclude_larger_than,omitempty"`
 }
 
-// A declaredNumber is a whole number. The YAML package would make 1 of 1.5.
+// A declaredNumber is a whole number. The YAML package would truncate 1.5 to 1.
 type declaredNumber int
 
 // UnmarshalYAML implements yaml.Unmarshaler.
 func (i *declaredNumber) UnmarshalYAML(n *yaml.Node) error {
 	value, err := strconv.Atoi(n.Value)
 	if err != nil || n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" {
-		got := strconv.Quote(n.Value)
-		switch {
-		case n.Kind == yaml.SequenceNode:
-			got = "a list"
-		case n.Kind == yaml.MappingNode:
-			got = "a group of settings"
-		case errors.Is(err, strconv.ErrRange):
+		if errors.Is(err, strconv.ErrRange) {
 			return &lineError{n.Line, n.Column, n.Value + " is too large"}
 		}
-		return &lineError{n.Line, n.Column, "want a whole number, not " + got}
+		return &lineError{n.Line, n.Column, "want a whole number, not " + nodeText(n.Kind, n.Value)}
 	}
 	*i = declaredNumber(value)
 	return nil
+}
+
+// A declaredTruth is true or false. The YAML package would also accept the text 'yes' as true.
+type declaredTruth bool
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (b *declaredTruth) UnmarshalYAML(n *yaml.Node) error {
+	const text = yaml.SingleQuotedStyle | yaml.DoubleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle
+	if n.Style&text == 0 && n.Decode((*bool)(b)) == nil {
+		return nil
+	}
+	return &lineError{n.Line, n.Column, "want true or false, not " + nodeText(n.Kind, n.Value)}
+}
+
+// scalar parses the text of a node. what describes the texts that parse accepts.
+func scalar[T any](n *yaml.Node, to *T, parse func(text string) (T, error), what string) error {
+	value, err := parse(n.Value)
+	if err != nil || n.Kind != yaml.ScalarNode {
+		return &lineError{n.Line, n.Column, strconv.Quote(n.Value) + " is not " + what}
+	}
+	*to = value
+	return nil
+}
+
+// nodeText describes the value of a node in errors.
+func nodeText(kind yaml.Kind, value string) string {
+	switch kind {
+	case yaml.SequenceNode:
+		return "a list"
+	case yaml.MappingNode:
+		return "a group of settings"
+	}
+	return strconv.Quote(value)
 }
 
 // A declaredSize is a number of bytes, written as on the command line: 200MB.
 type declaredSize int64
 
 func (s *declaredSize) UnmarshalYAML(n *yaml.Node) error {
-	bytes, err := parseSize(strings.TrimSuffix(n.Value, "/s"))
-	if err != nil || n.Kind != yaml.ScalarNode {
-		return &lineError{n.Line, n.Column, strconv.Quote(n.Value) + " is not a size (500MB, 2GiB)"}
-	}
-	*s = declaredSize(bytes)
-	return nil
+	return scalar(n, (*int64)(s), func(text string) (int64, error) { return parseSize(strings.TrimSuffix(text, "/s")) }, "a size (500MB, 2GiB)")
 }
 
 // MarshalYAML writes the size in the largest unit that divides it.
@@ -123,12 +152,7 @@ func (s declaredSize) MarshalYAML() (any, error) {
 type declaredTime time.Duration
 
 func (t *declaredTime) UnmarshalYAML(n *yaml.Node) error {
-	d, err := parseTime(n.Value)
-	if err != nil || n.Kind != yaml.ScalarNode {
-		return &lineError{n.Line, n.Column, strconv.Quote(n.Value) + " is not a time (90m, 26h, 8d)"}
-	}
-	*t = declaredTime(d)
-	return nil
+	return scalar(n, (*time.Duration)(t), parseTime, "a time (90m, 26h, 8d)")
 }
 
 // MarshalYAML writes the form that UnmarshalYAML reads.
@@ -143,12 +167,12 @@ type lineError struct {
 func (e *lineError) Error() string { return e.text }
 
 func declareExclusions(s *backup.Selection) declaredExclusions {
-	return declaredExclusions{s.Exclude, s.ExcludeIfPresent, s.OneFileSystem, declaredSize(s.ExcludeLargerBytes)}
+	return declaredExclusions{s.Exclude, s.ExcludeIfPresent, declaredTruth(s.OneFileSystem), declaredSize(s.ExcludeLargerBytes)}
 }
 
 func (d *declaredExclusions) selection() backup.Selection {
 	return backup.Selection{
-		Exclude: d.Exclude, ExcludeIfPresent: d.ExcludeIfPresent, OneFileSystem: d.OneFileSystem, ExcludeLargerBytes: int64(d.ExcludeLargerThan),
+		Exclude: d.Exclude, ExcludeIfPresent: d.ExcludeIfPresent, OneFileSystem: bool(d.OneFileSystem), ExcludeLargerBytes: int64(d.ExcludeLargerThan),
 	}
 }
 
@@ -179,14 +203,10 @@ func declareShard(s *backup.Shard) declaredShard {
 }
 
 func declarePolicy(p *backup.Policy) declaredPolicy {
-	r := &p.Retention
 	d := declaredPolicy{
-		Name: p.Name, Labels: p.Labels, Paused: p.Paused, Schedule: p.Schedule, TimeZone: p.TimeZone, Jitter: declaredTime(p.Jitter),
+		Name: p.Name, Labels: p.Labels, Paused: declaredTruth(p.Paused), Schedule: p.Schedule, TimeZone: p.TimeZone, Jitter: declaredTime(p.Jitter),
 		Windows: p.Windows, RecoveryPoint: declaredTime(p.RecoveryPoint), Floor: declaredNumber(p.Floor), Exclusions: declareExclusions(&p.Selection),
-		Keep: declaredKeep{
-			declaredNumber(r.Last), declaredNumber(r.Hourly), declaredNumber(r.Daily), declaredNumber(r.Weekly), declaredNumber(r.Monthly),
-			declaredNumber(r.Yearly), declaredTime(r.Within),
-		},
+		Keep: declareKeep(&p.Retention),
 	}
 	if d.TimeZone == "UTC" {
 		d.TimeZone = ""
@@ -196,13 +216,10 @@ func declarePolicy(p *backup.Policy) declaredPolicy {
 
 // policy returns the declared policy. Parse and Check of package policy validate it.
 func (d *declaredPolicy) policy() backup.Policy {
-	k := &d.Keep
 	return backup.Policy{
-		Name: d.Name, Labels: d.Labels, Paused: d.Paused, Schedule: d.Schedule, TimeZone: d.TimeZone, Jitter: time.Duration(d.Jitter),
+		Name: d.Name, Labels: d.Labels, Paused: bool(d.Paused), Schedule: d.Schedule, TimeZone: d.TimeZone, Jitter: time.Duration(d.Jitter),
 		Windows: notEmpty(d.Windows), RecoveryPoint: time.Duration(d.RecoveryPoint), Floor: int(d.Floor), Selection: d.Exclusions.selection(),
-		Retention: backup.Retention{
-			Last: int(k.Last), Hourly: int(k.Hourly), Daily: int(k.Daily), Weekly: int(k.Weekly), Monthly: int(k.Monthly), Yearly: int(k.Yearly), Within: time.Duration(k.Within),
-		},
+		Retention: d.Keep.retention(),
 	}
 }
 

@@ -35,8 +35,8 @@ type fleetFile struct {
 	policies []backup.Policy
 }
 
-// readFleet parses a declaration. Unknown fields, duplicates, and values that the index would refuse
-// are errors.
+// readFleet parses a declaration. Unknown fields, duplicates, and values that the index would
+// refuse are errors.
 func readFleet(name string, data []byte) (*fleetFile, error) {
 	f := &fleetFile{name: name}
 	if err := yaml.Unmarshal(data, &f.root); err != nil {
@@ -56,38 +56,59 @@ func readFleet(name string, data []byte) (*fleetFile, error) {
 		return nil, f.unreadable(err)
 	}
 	lines := map[string]int{}
+	var wrong []error
 	for n := range fleet.Filers {
 		w, err := f.filer(&fleet.Filers[n], n)
-		if err == nil {
-			err = f.once(lines, "filer "+display(w.Name), f.line("filers", n))
+		if w.Name != "" {
+			err = errors.Join(err, f.once(lines, "filer "+display(w.Name), f.line("filers", n)))
 		}
-		if err != nil {
-			return nil, err
-		}
+		wrong = append(wrong, err)
 		f.filers = append(f.filers, w)
 	}
 	for n := range fleet.Policies {
 		d := &fleet.Policies[n]
 		p := d.policy()
-		err := f.settings(settings.Policy(p), p.Name, "policies", n)
-		if err == nil {
-			err = errors.Join(f.once(lines, "policy "+display(p.Name), f.line("policies", n)),
-				f.labels(d.Labels, "policies", n), f.selection(p.Selection, "policies", n))
+		err := errors.Join(f.settings(settings.Policy(p), p.Name, "policies", n), f.labels(d.Labels, "policies", n), f.selection(p.Selection, "policies", n))
+		if p.Name != "" {
+			err = errors.Join(err, f.once(lines, "policy "+display(p.Name), f.line("policies", n)))
 		}
-		if err != nil {
-			return nil, err
-		}
+		wrong = append(wrong, err)
 		f.policies = append(f.policies, p)
 	}
+	if err := joinErrors(wrong); err != nil {
+		return nil, err
+	}
 	return f, nil
+}
+
+// maxErrors is how many errors of one file are reported.
+const maxErrors = 20
+
+// joinErrors joins the distinct errors, each in a line of its own, and reports only the number of
+// those beyond maxErrors.
+func joinErrors(all []error) error {
+	joined := errors.Join(all...)
+	if joined == nil {
+		return nil
+	}
+	var lines []string
+	for line := range strings.Lines(joined.Error()) {
+		if line = strings.TrimSuffix(line, "\n"); !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	if more := len(lines) - maxErrors; more > 0 {
+		lines = append(lines[:maxErrors], "and "+counted(more, "more error"))
+	}
+	return usage("%s", strings.Join(lines, "\n"))
 }
 
 func (f *fleetFile) wrong(line int, format string, args ...any) error {
 	return usage("%s:%d: %s", f.name, line, fmt.Sprintf(format, args...))
 }
 
-// settings adds the place in the file to an error in the settings of the item at a path. name is the
-// name of the item.
+// settings adds the place in the file to an error in the settings of the item at a path. name is
+// the name of the item.
 func (f *fleetFile) settings(err error, name string, path ...any) error {
 	if err == nil {
 		return nil
@@ -160,7 +181,7 @@ var (
 	wrongType    = regexp.MustCompile("(?s)^cannot unmarshal (!!\\w+)(?: `(.*)`)? into (\\S+)$")
 )
 
-// unreadable describes an error in a file in terms of the file, and not of this program.
+// unreadable describes an error of the YAML package in terms of the file instead of Go types.
 func (f *fleetFile) unreadable(err error) error {
 	var at *lineError
 	if errors.As(err, &at) {
@@ -209,8 +230,8 @@ func (f *fleetFile) wrongType(line, tag, value, goType string) string {
 	return key + "want " + typeText(goType) + ", not " + got
 }
 
-// oddKey returns a key that is not a text, at which the YAML package panics in some places; nil if
-// there is none.
+// oddKey returns a key that is a list or a map, or nil if there is none. The YAML package panics on
+// some such keys.
 func oddKey(node *yaml.Node) *yaml.Node {
 	for n, child := range node.Content {
 		if key := oddKey(child); key != nil {
@@ -272,7 +293,7 @@ func (f *fleetFile) labels(labels map[string]string, path ...any) error {
 	return nil
 }
 
-// selection refuses patterns that cannot be followed.
+// selection returns an error for patterns that do not compile.
 func (f *fleetFile) selection(s backup.Selection, path ...any) error {
 	_, err := selection.Compile(s)
 	if err == nil {
@@ -301,30 +322,25 @@ func (f *fleetFile) filer(d *declaredFiler, at int) (w wantedFiler, err error) {
 	if w.Site == "" {
 		w.Site = backup.DefaultSite
 	}
+	var all []error
 	if d.Compare != "" {
 		if w.Compare, err = backup.ParseCompare(d.Compare); err != nil {
-			return w, f.settings(&backup.SettingError{Setting: "compare", Err: fmt.Errorf("compare: %w", err)}, w.Name, "filers", at)
+			all = append(all, f.settings(&backup.SettingError{Setting: "compare", Err: fmt.Errorf("compare: %w", err)}, w.Name, "filers", at))
 		}
 	}
-	err = cmp.Or(settings.FilerName(w.Name), settings.Filer(w.Filer))
-	if err := f.settings(err, w.Name, "filers", at); err != nil {
-		return w, err
-	}
-	if err := errors.Join(f.labels(d.Labels, "filers", at), f.selection(w.Selection, "filers", at)); err != nil {
-		return w, err
-	}
+	all = append(all,
+		f.settings(cmp.Or(settings.FilerName(w.Name), settings.Filer(w.Filer)), w.Name, "filers", at),
+		f.labels(d.Labels, "filers", at), f.selection(w.Selection, "filers", at))
 	lines := map[string]int{}
 	for n := range d.Shards {
 		shard, err := f.shard(&d.Shards[n], at, n)
-		if err == nil {
-			err = f.once(lines, "shard "+display(shard.Name), f.line("filers", at, "shards", n))
+		if shard.Name != "" {
+			err = errors.Join(err, f.once(lines, "shard "+display(shard.Name), f.line("filers", at, "shards", n)))
 		}
-		if err != nil {
-			return w, err
-		}
+		all = append(all, err)
 		w.shards = append(w.shards, shard)
 	}
-	return w, nil
+	return w, errors.Join(all...)
 }
 
 // shard returns the shard that the file declares at the given indexes.

@@ -40,14 +40,18 @@ func TestDeclarationsLoseNothing(t *testing.T) {
 	policy := backup.Policy{
 		Name: "nightly", Labels: filer.Labels, Paused: true, Schedule: "30 1 * * *", TimeZone: "Europe/Berlin", Jitter: 90 * time.Minute,
 		Windows: []string{"mon-fri 20:00-06:00"}, RecoveryPoint: 30 * time.Hour, Floor: 50, Selection: all,
-		Retention: backup.Retention{Last: 1, Hourly: 2, Daily: 3, Weekly: 4, Monthly: 5, Yearly: 6, Within: 36 * time.Hour},
+		Retention: backup.Retention{
+			Style: backup.StyleRestic, Last: 1, Hourly: 2, Daily: 3, Weekly: 4, Monthly: 5, Yearly: backup.Unlimited, Within: backup.Period{Days: 1, Hours: 12},
+			WithinHourly: backup.Period{Hours: 36}, WithinDaily: backup.Period{Days: 30}, WithinWeekly: backup.Period{Months: 6},
+			WithinMonthly: backup.Period{Years: 1, Months: 2, Days: 3, Hours: 4}, WithinYearly: backup.Period{Years: 75}, Tags: [][]string{{"a", "b"}, {"c d"}},
+		},
 	}
 	wantSet(t, all)
 	wantSet(t, filer, "ID", "Retired")
 	wantSet(t, filer.Limits)
 	wantSet(t, shard, "ID", "Key", "Filer", "Retired")
 	wantSet(t, policy, "ID", "Revision")
-	wantSet(t, policy.Retention)
+	wantSet(t, policy.Retention, "Style") // a policy in the style pbs has no periods
 
 	d := declareFiler(&filer)
 	d.Shards = []declaredShard{declareShard(&shard)}
@@ -95,6 +99,19 @@ func TestDeclaredNumbers(t *testing.T) {
 	}
 }
 
+// A text is not true, although the YAML package takes some texts for it.
+func TestDeclaredTruths(t *testing.T) {
+	for value, want := range map[string]string{
+		"'yes'": `f:2: one_file_system: want true or false, not "yes"`, `"true"`: `f:2: one_file_system: want true or false, not "true"`,
+		"maybe": `f:2: one_file_system: want true or false, not "maybe"`, "[true]": `f:2: one_file_system: want true or false, not a list`,
+		"true": "<nil>", "false": "<nil>", "yes": "<nil>", "~": "<nil>",
+	} {
+		if _, err := readFleet("f", []byte("filers:\n- {name: a, one_file_system: "+value+"}\n")); fmt.Sprint(err) != want {
+			t.Errorf("%s: %v, want %s", value, err, want)
+		}
+	}
+}
+
 // The file in the documentation can be applied, and the page describes each setting.
 func TestFleetFileOfTheDocumentation(t *testing.T) {
 	page, err := os.ReadFile(filepath.FromSlash("../../../docs/fleet-file.md"))
@@ -135,4 +152,48 @@ func FuzzFleetFile(f *testing.F) {
 			t.Error("a filer without a name")
 		}
 	})
+}
+
+// All errors of a file are reported at once, each with its line.
+func TestAllErrorsOfAFileAreReported(t *testing.T) {
+	_, err := readFleet("f.yaml", []byte(`filers:
+- name: bad name
+  site: Not A Site
+- name: nas1
+  compare: size
+  walk_tasks: -1
+  labels: {'': x}
+  shards:
+  - name: relative
+  - name: /a
+  - name: /a
+- name: nas1
+policies:
+- name: p
+  schedule: nonsense
+  exclude: ['[a']
+- name: p
+  schedule: '@daily'
+`))
+	var got []string
+	for line := range strings.Lines(fmt.Sprint(err)) {
+		number, text, _ := strings.Cut(strings.TrimPrefix(line, "f.yaml:"), ": ")
+		got = append(got, number+" "+strings.Fields(text)[0]+" "+strings.Fields(text)[1])
+	}
+	want := []string{
+		"3 filer bad", "5 filer nas1:", "6 filer nas1:", `7 label "":`, "9 shard relative", "11 shard /a", "12 filer nas1",
+		"15 policy p:", "16 exclude pattern", "17 policy p",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q\n%v", got, err)
+	}
+	var many strings.Builder
+	many.WriteString("filers:\n")
+	for range 50 {
+		many.WriteString("- name: /\n")
+	}
+	_, err = readFleet("f.yaml", []byte(many.String()))
+	if lines := strings.Split(fmt.Sprint(err), "\n"); len(lines) != maxErrors+1 || !strings.HasSuffix(lines[maxErrors], " more errors") {
+		t.Errorf("%v", err)
+	}
 }

@@ -22,14 +22,15 @@ import (
 func newDeploy(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use: "deploy", Short: "Create and rotate a fleet's certificates, keys and settings",
-		Long: `Makes a directory with all that a fleet's servers and services need to trust
-nobody but each other: an authority, a certificate and key for each server, role
-and site, the configurations of NATS, Postgres, the store and Prometheus, which
-say what each role may do, and a settings file for each role. The README in it
-says which folder goes where; docs/deploy.md goes through it.
+		Long: `Creates a directory with everything that the servers and services of a fleet
+need to authenticate each other: a certificate authority, a certificate and key
+for each server, role and site, a settings file for each role, and the
+configurations of NATS, Postgres, the store and Prometheus, which grant each
+role its permissions. Its README lists the folder for each machine;
+docs/deploy.md is the guide.
 
-It reaches no server: what it has made takes effect where it is copied to. The
-directory has keys of everything: keep it offline.`,
+These commands contact no server: changes take effect when you copy the folders.
+The directory contains all private keys: keep it offline.`,
 	})
 	cmd.AddCommand(newDeployInit(a), newDeployShow(a), newDeployRotate(a), newDeployRetire(a), newDeployRefresh(a))
 	return cmd
@@ -73,14 +74,18 @@ func newDeployInit(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init DIR",
 		Short: "Create certificates, keys and configuration files",
-		Long: `Makes an installation in DIR, which must not be there, or be empty. With
---if-missing, an installation that is there is kept as it is.
+		Long: `Creates an installation in DIR, which must be empty or not exist. With
+--if-missing, an existing installation is left unchanged.
 
---nats has one server, or all of a cluster; more than two keep three copies of
-each stream. Clients reach servers by the names that are given here: these are
-in their certificates. --store-kind says how the store is told of keys and
-policies: aws makes keys itself, and people put them into s3-credentials; for
-minio and versitygw they are made here, and --store-endpoint is needed.`,
+--nats names one server or all servers of a cluster. With three servers or more,
+each stream is kept in three copies. Clients must reach the servers by the names
+given here, because the certificates contain them. --store-kind selects how keys
+and policies reach the store: with aws, AWS creates the keys and you copy them
+into s3-credentials; with minio and versitygw, this command creates them, and
+--store-endpoint is required.
+
+Give each operator an identity of their own (--operator) where two of them must
+confirm large deletions (bctl brake set --operators 2).`,
 		Example: `  bctl deploy init fleet --nats nats1,nats2,nats3 --site paris --site oslo \
     --postgres db.example.com --store s3://backups/repo
   bctl deploy init fleet --nats nats1 --postgres db:5433/backups \
@@ -93,16 +98,17 @@ minio and versitygw they are made here, and --store-endpoint is needed.`,
 		RunE: func(_ *cobra.Command, args []string) error { return c.run(args[0]) },
 	}
 	flags, p := cmd.Flags(), &c.plan
-	flags.StringSliceVar(&p.NATS, "nats", nil, "`HOST` or HOST:PORT of NATS servers, with commas; routes between them have the port 2000 above")
+	flags.StringSliceVar(&p.NATS, "nats", nil, "`HOST` or HOST:PORT of each NATS server, separated by commas; a cluster route uses the port plus 2000")
 	flags.StringVar(&c.postgres, "postgres", "", "`HOST`[:PORT][/DATABASE] of Postgres (default: port 5432, database bctl)")
 	flags.StringVar(&p.Store.Endpoint, "store-endpoint", "", "`URL` of the store's server, https://host:port (default: Amazon's)")
 	flags.StringVar(&c.kind, "store-kind", string(installation.AWS), "`KIND` of the store: aws, minio or versitygw")
 	flags.StringVar(&p.Store.Region, "store-region", "", "`REGION` of the store")
 	flags.StringSliceVar(&p.Sites, "site", []string{backup.DefaultSite}, "`SITE` of walkers and readers (may be repeated)")
-	flags.StringVar(&p.Name, "name", "bctl", "`NAME` of the installation, which begins the names of roles at Postgres and of keys at the store")
-	numberFlag(flags, &p.Days, "days", 365, 1, maxDays, "how many `DAYS` certificates are valid")
-	flags.BoolVar(&c.inPlace, "in-place", false, "let the servers' configurations name files where they are made: for a trial on one machine")
-	flags.BoolVar(&c.ifMissing, "if-missing", false, "do nothing where there is an installation")
+	flags.StringSliceVar(&p.Operators, "operator", nil, "`PERSON` with an operator's identity of their own (may be repeated)")
+	flags.StringVar(&p.Name, "name", "bctl", "`NAME` of the installation, the prefix of its Postgres roles and store keys")
+	numberFlag(flags, &p.Days, "days", 365, 1, maxDays, "validity of certificates in `DAYS`")
+	flags.BoolVar(&c.inPlace, "in-place", false, "use the files in DIR in the servers' configurations, for a trial on one machine")
+	flags.BoolVar(&c.ifMissing, "if-missing", false, "do nothing if the installation exists")
 	return cmd
 }
 
@@ -127,9 +133,9 @@ func (c *deployInit) run(dir string) error {
 	}
 	switch err := installation.Init(dir, c.plan, time.Now()); {
 	case err == nil:
-		c.app.term.println("made " + dir + "; README says which folder goes where. It has the keys of everything: keep it offline.")
+		c.app.term.println("created " + dir + "; its README lists the folder for each machine. It contains all private keys: keep it offline.")
 	case c.ifMissing && errors.Is(err, backup.ErrExists):
-		c.app.term.println("there is an installation in " + dir + ", which is kept as it is; bctl deploy refresh and rotate change it")
+		c.app.term.println("an installation already exists in " + dir + " and was not changed (bctl deploy refresh and rotate change it)")
 	default:
 		return wrongSetting(err)
 	}
@@ -158,8 +164,8 @@ func newDeployShow(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show DIR",
 		Short: "List certificates, and when they expire",
-		Long: `Shows the authority, each identity and each server: its folder, the generations
-that servers accept, and when the newest certificate ends.`,
+		Long: `Shows the authority, each identity and each server: the folder, the generations
+that servers accept, and when the newest certificate expires.`,
 		Example: "  bctl deploy show fleet\n  bctl deploy show fleet --json",
 		Args:    onlyDir(0),
 		RunE:    func(_ *cobra.Command, args []string) error { return a.showInstallation(args[0]) },

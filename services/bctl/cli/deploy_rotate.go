@@ -12,16 +12,16 @@ func newDeployRotate(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rotate DIR [NAME…]",
 		Short: "Create the next generation of certificates and keys",
-		Long: `Makes new certificates and keys of the named identities and servers (bctl deploy
-show lists them), or of all but the authority. Servers accept an identity's old
-generation as well, until bctl deploy retire. In between: first the servers get
-their new folders and read them, then the machines of the identities get theirs.
-Services take a new certificate with their next connection; a new key of the
-store, with a restart.
+		Long: `Creates new certificates and keys for the named identities and servers (bctl
+deploy show lists them), or for all except the authority. Servers accept both
+generations of an identity until bctl deploy retire. Before that, copy the new
+folders to the servers and reload them; then copy the new folders to the
+machines of the identities. Services use a new certificate for their next
+connection. They use a new key of the store after a restart.
 
-ca is rotated alone. Then every machine gets its folder, which trusts both
-authorities, before anything else is rotated: that will be signed by the new
-one.`,
+Rotate the authority (ca) alone. Copy every machine's folder, which then trusts
+both authorities, before you rotate anything else: later certificates are signed
+by the new authority.`,
 		Example: "  bctl deploy rotate fleet\n  bctl deploy rotate fleet reader@paris nats/nats1\n  bctl deploy rotate fleet ca",
 		Args:    onlyDir(-1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -34,13 +34,13 @@ func newDeployRetire(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "retire DIR [NAME…]",
 		Short: "Make servers accept only the newest generation",
-		Long: `Takes the old generations of the named identities, or of all, out of the
-configurations. NATS ends their connections when it reads its own again
-(nats-server --signal reload); Postgres refuses new ones, and roles.sql says how
-those that are open are ended.
+		Long: `Removes the old generations of the named identities, or of all, from the
+configurations. When NATS reloads its configuration (nats-server --signal
+reload), it closes their connections. Postgres refuses new connections;
+roles.sql describes how to end open ones.
 
-ca: the old authority is trusted no longer. That is refused while anything is
-signed by it.`,
+With ca, the old authority is no longer trusted. The command refuses this while
+a certificate in use is signed by it.`,
 		Example: "  bctl deploy retire fleet\n  bctl deploy retire fleet reader@paris\n  bctl deploy retire fleet ca",
 		Args:    onlyDir(-1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -50,19 +50,20 @@ signed by it.`,
 }
 
 func newDeployRefresh(a *app) *cobra.Command {
-	var sites []string
+	var sites, operators []string
 	cmd := &cobra.Command{
 		Use:   "refresh DIR",
 		Short: "Rewrite the configuration files for this version of bctl",
-		Long: `Writes all configurations and settings again: after an upgrade of bctl, or with
-a new site. Certificates and keys that exist stay.`,
-		Example: "  bctl deploy refresh fleet\n  bctl deploy refresh fleet --site lima",
+		Long: `Writes all configurations and settings again, after an upgrade of bctl or to add
+a site or an operator. Existing certificates and keys are not changed.`,
+		Example: "  bctl deploy refresh fleet\n  bctl deploy refresh fleet --site lima\n  bctl deploy refresh fleet --operator alice --operator bob",
 		Args:    onlyDir(0),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return a.changeInstallation(args[0], func(i *installation.Installation) error { return i.Refresh(time.Now(), sites...) })
+			return a.changeInstallation(args[0], func(i *installation.Installation) error { return i.Refresh(time.Now(), sites, operators) })
 		},
 	}
 	cmd.Flags().StringSliceVar(&sites, "site", nil, "add this `SITE` (may be repeated)")
+	cmd.Flags().StringSliceVar(&operators, "operator", nil, "add an operator's identity for this `PERSON` (may be repeated)")
 	return cmd
 }
 

@@ -32,21 +32,21 @@ func newDoctor(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check everything that bctl depends on",
-		Long: `Tests everything that bctl depends on, from this machine and with these
-settings: the settings themselves, NATS, the index, the store, directories that
-are to be backed up, and the machine. Each check is ok, a warning, a failure, or
-not tested, and says what it has seen and what to change. docs/doctor.md
-describes them.
+		Long: `Checks everything that bctl depends on, from this machine and with these
+settings: the settings themselves, NATS, the index, the store, the directories
+to back up, and the machine. Each check ends as ok, a warning, a failure or not
+tested, with the observation and the remedy. docs/doctor.md describes the
+checks.
 
-With --as it tests what one role needs and what it must not be allowed; without,
-what all of them need. Run it where the service runs, as its user and with its
-settings.
+With --as, it checks the permissions that a role needs and those that it must
+not have. Without, it checks the needs of all roles. Run it where the service
+runs, as the user of the service and with its settings.
 
-It changes nothing, but for small objects at the store, which it deletes again;
-it says what remains where it may not.
+It changes nothing except for small objects in the store. It deletes these
+again; if it may not, it names the objects that remain.
 
-Exit status: 0 nothing fails; 1 something does (with --strict, also where there
-are warnings).`,
+Exit status: 0 no check fails; 1 a check fails (with --strict, or has a
+warning).`,
 		Example: `  bctl doctor --repo /backup --source /home
   bctl doctor --config /etc/bctl/bctl.yaml --as walker --source /mnt/filer1
   bctl doctor --config /etc/bctl/bctl.yaml --as committer --strict
@@ -65,17 +65,17 @@ are warnings).`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&c.as, "as", "", "test as this `ROLE`: walker, reader, committer or operator")
-	flags.StringArrayVar(&c.sources, "source", nil, "`DIR` that is to be backed up (may be repeated)")
-	flags.BoolVar(&c.strict, "strict", false, "fail where there are warnings, too")
-	flags.BoolVar(&c.throughput, "throughput", false, "measure the store's throughput, also where an object of 8 MiB then remains")
+	flags.StringVar(&c.as, "as", "", "check the permissions of `ROLE`: walker, reader, committer, pruner or operator")
+	flags.StringArrayVar(&c.sources, "source", nil, "check a `DIR` to be backed up (may be repeated)")
+	flags.BoolVar(&c.strict, "strict", false, "treat warnings as failures")
+	flags.BoolVar(&c.throughput, "throughput", false, "measure the store's throughput, even if an 8 MiB object remains")
 	return cmd
 }
 
 func (c *doctorCommand) run(ctx context.Context) error {
 	a := c.app
 	if role := installation.Role(c.as); role != "" && !doctor.KnowsRole(role) {
-		return usage("--as %s is not walker, reader, committer or operator", c.as)
+		return usage("--as %s is not walker, reader, committer, pruner or operator", c.as)
 	}
 	for n, dir := range c.sources {
 		absolute, err := config.ExpandHome(dir, a.env)
@@ -103,14 +103,13 @@ func (c *doctorCommand) run(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return process.ErrInterrupted
-	case s.Failures > 0, c.strict && s.Warnings > 0:
-		return errUnwell
+	case s.Failures > 0:
+		return fmt.Errorf("%s failed", counted(s.Failures, "check"))
+	case c.strict && s.Warnings > 0:
+		return fmt.Errorf("%s (--strict)", counted(s.Warnings, "warning"))
 	}
 	return nil
 }
-
-// errUnwell: the failed checks have been reported already.
-var errUnwell = errors.New("not all is well")
 
 // A doctorPrinter prints outcomes as they arrive.
 type doctorPrinter struct {
@@ -154,7 +153,7 @@ func (p *doctorPrinter) print(o doctor.Outcome) {
 		p.skips = append(p.skips, o)
 		return
 	}
-	p.line(o.Status, p.name(&o), o.Result)
+	p.line(o.Status, p.name(&o), o.Finding)
 }
 
 // flush prints the pending skipped outcomes on one line, because they have the same reason.
@@ -166,7 +165,7 @@ func (p *doctorPrinter) flush() {
 	if more := len(p.skips) - 1; more > 0 {
 		name += fmt.Sprintf(" and %d more", more)
 	}
-	p.line(doctor.NotTested, name, p.skips[0].Result)
+	p.line(doctor.NotTested, name, p.skips[0].Finding)
 	p.skips = p.skips[:0]
 }
 
@@ -182,7 +181,7 @@ func (p *doctorPrinter) name(o *doctor.Outcome) string {
 	return name
 }
 
-func (p *doctorPrinter) line(status doctor.Status, name string, r doctor.Result) {
+func (p *doctorPrinter) line(status doctor.Status, name string, r doctor.Finding) {
 	text := fmt.Sprintf("  %-10s  %s: %s", statusWords[status], name, r.Seen)
 	if r.Advice != "" {
 		text += " -> " + r.Advice

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -125,26 +124,19 @@ func (c *backupCommand) present(ctx context.Context, i index.Catalog, t *target)
 
 // forecastJSON is the output of backup --dry-run --json for each shard. The names are fixed.
 type forecastJSON struct {
-	Type           string  `json:"type"` // dry_run
-	Filer          string  `json:"filer"`
-	Shard          string  `json:"shard"`
-	Base           int64   `json:"base"`             // number of the snapshot to compare with; 0: none
-	Reason         string  `json:"reason,omitempty"` // why the backup would fail
-	Files          int64   `json:"files"`
-	Directories    int64   `json:"directories"`
-	Bytes          int64   `json:"bytes"`
-	FilesNew       int64   `json:"files_new"`
-	FilesChanged   int64   `json:"files_changed"`
-	FilesUnchanged int64   `json:"files_unchanged"`
+	Type   string `json:"type"` // dry_run
+	Filer  string `json:"filer"`
+	Shard  string `json:"shard"`
+	Base   int64  `json:"base"`             // number of the snapshot to compare with; 0: none
+	Reason string `json:"reason,omitempty"` // why the backup would fail
+	foundJSON
 	FilesRemoved   *int64  `json:"files_removed"` // null if not known
 	ReadFiles      int64   `json:"read_files"`
 	ReadBytes      int64   `json:"read_bytes"`
 	Errors         int64   `json:"errors"`
 	ElapsedSeconds float64 `json:"elapsed_seconds"`
-	// As in backupSummary.
-	Unmatched []string `json:"unmatched_patterns,omitempty"`
-	NoMarker  []string `json:"unmatched_if_present,omitempty"` // names of --exclude-if-present
-	NotFound  []string `json:"not_found,omitempty"`
+	unmatchedJSON
+	NotFound []string `json:"not_found,omitempty"` // as in backupSummary
 }
 
 // forecast prints what a backup of a shard would do.
@@ -163,21 +155,20 @@ func (r *report) forecast(t *target, f *embedded.Forecast, elapsed time.Duration
 	if r.app.json {
 		return r.app.print(newForecastJSON(t, f, elapsed, unmatched, r.notFound))
 	}
-	w := tabwriter.NewWriter(r.app.out, 0, 0, 2, ' ', 0)
-	row := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
-	if n.Errors > 0 {
-		row("errors", "%s: the snapshot would differ from the file server", humanize.Comma(n.Errors))
-	}
-	row("dry run", "of %s: nothing is written (%.1f s)", t, elapsed.Seconds())
-	row("compared", "with %s", forecastBase(f))
-	row("files", "%s in %s, %s", humanize.Comma(n.Files), counted(n.Directories, "directory"), size(n.Bytes))
-	changes := fmt.Sprintf("%s new, %s changed, %s unchanged", humanize.Comma(n.FilesNew), humanize.Comma(n.FilesChanged), humanize.Comma(n.FilesUnchanged))
-	if f.Removed >= 0 {
-		changes += fmt.Sprintf(", %s removed", humanize.Comma(f.Removed))
-	}
-	row("", "%s", changes)
-	row("to read", "up to %s in %s", size(f.ReadBytes), counted(f.ReadFiles, "file"))
-	return w.Flush()
+	return r.app.details(func(row rowFunc) {
+		if n.Errors > 0 {
+			row("errors", "%s: the snapshot would differ from the file server", humanize.Comma(n.Errors))
+		}
+		row("dry run", "of %s: nothing was written (%.1f s)", t, elapsed.Seconds())
+		row("compared", "with %s", forecastBase(f))
+		row("files", "%s in %s, %s", humanize.Comma(n.Files), counted(n.Directories, "directory"), size(n.Bytes))
+		changes := fmt.Sprintf("%s new, %s changed, %s unchanged", humanize.Comma(n.FilesNew), humanize.Comma(n.FilesChanged), humanize.Comma(n.FilesUnchanged))
+		if f.Removed >= 0 {
+			changes += fmt.Sprintf(", %s removed", humanize.Comma(f.Removed))
+		}
+		row("", "%s", changes)
+		row("to read", "up to %s in %s", size(f.ReadBytes), counted(f.ReadFiles, "file"))
+	})
 }
 
 func forecastBase(f *embedded.Forecast) string {
@@ -191,8 +182,8 @@ func newForecastJSON(t *target, f *embedded.Forecast, elapsed time.Duration, unm
 	n := &f.Counts
 	j := forecastJSON{
 		Type: "dry_run", Filer: t.filer, Shard: t.shard.Name, Base: int64(f.Base), Reason: f.Failed,
-		Files: n.Files, Directories: n.Directories, Bytes: n.Bytes, FilesNew: n.FilesNew, FilesChanged: n.FilesChanged, FilesUnchanged: n.FilesUnchanged,
-		ReadFiles: f.ReadFiles, ReadBytes: f.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(), Unmatched: unmatched.patterns, NoMarker: unmatched.ifPresent, NotFound: notFound,
+		foundJSON: newFoundJSON(n),
+		ReadFiles: f.ReadFiles, ReadBytes: f.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(), unmatchedJSON: unmatched.json(), NotFound: notFound,
 	}
 	if f.Removed >= 0 {
 		j.FilesRemoved = &f.Removed

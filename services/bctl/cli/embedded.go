@@ -48,18 +48,25 @@ func (a *app) parts(r *repository) (embedded.Options, error) {
 	return o, nil
 }
 
-// here backs up the shards in this process, one after another.
-func (c *backupCommand) here(ctx context.Context, r *repository, targets []target, report *report) error {
+// backUpHere backs up the shards in this process, one after another.
+func (c *backupCommand) backUpHere(ctx context.Context, r *repository, targets []target, report *report) error {
 	o, err := c.app.parts(r)
 	if err != nil {
 		return err
 	}
 	o.Walker.Reread = c.reread
 	o.OnLost = func(packs int) {
-		c.app.note("packs that the store has lost, or has a part of: %d; of their content, only what was read again is stored again; run bctl doctor", packs)
+		c.app.note("packs missing or truncated in the store: %d; this backup stored their content again only for files that it read; run bctl doctor", packs)
 	}
 	c.app.noteUnmappedIDs()
-	err = c.each(ctx, o, targets, report)
+	if c.stream.wanted {
+		release, err := c.spool(ctx, &o, targets[0].shard)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+	err = c.backUpEach(ctx, o, targets, report)
 	// A first interrupt waits for the copy; a second one does not.
 	if err == nil || report.committed > 0 {
 		err = errors.Join(err, c.copyIndex(context.WithoutCancel(ctx), o))
@@ -70,8 +77,8 @@ func (c *backupCommand) here(ctx context.Context, r *repository, targets []targe
 	return report.result()
 }
 
-// each backs up the shards until a failure ends the command.
-func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []target, report *report) error {
+// backUpEach backs up the shards until a failure ends the command.
+func (c *backupCommand) backUpEach(ctx context.Context, o embedded.Options, targets []target, report *report) error {
 	for n := range targets {
 		t := &targets[n]
 		started := time.Now()
@@ -80,7 +87,7 @@ func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []
 		if c.verbose {
 			o.Walker.OnChange = c.app.printFound(t.shard.Name, len(targets) > 1)
 		}
-		s, err := c.one(ctx, o, t)
+		s, err := c.backUpOne(ctx, o, t)
 		switch {
 		case err == nil:
 			var unmatched given
@@ -90,7 +97,7 @@ func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []
 			}
 			err = report.ended(context.WithoutCancel(ctx), &s, time.Since(started), unmatched)
 		case errors.Is(context.Cause(ctx), process.ErrInterrupted):
-			c.app.term.println("The snapshot of " + display(t.shard.Name) + " is not complete. The next bctl backup of it uses what this one has stored.")
+			c.app.term.println("The snapshot of " + display(t.shard.Name) + " is not complete. The next backup of it reuses the content that this one has stored.")
 			return context.Cause(ctx)
 		default:
 			err = report.failed(t.shard.Name, err)
@@ -130,7 +137,7 @@ func (c *backupCommand) copyIndex(ctx context.Context, o embedded.Options) error
 		err = embedded.CopyIndex(ctx, idx, o.Store, o.Keys, changed, time.Now())
 	}
 	if err != nil && !errors.Is(err, sqliteindex.ErrDamaged) {
-		c.app.note("the store has no copy of the index of this backup; the next backup tries again: %v", err)
+		c.app.note("the index was not copied to the store; the next backup tries again: %v", err)
 		err = nil
 	}
 	return err
@@ -149,8 +156,8 @@ func lastChange(ctx context.Context, idx *sqliteindex.Index) (at time.Time, err 
 	return at, err
 }
 
-// one backs up one shard.
-func (c *backupCommand) one(ctx context.Context, o embedded.Options, t *target) (backup.Snapshot, error) {
+// backUpOne backs up one shard.
+func (c *backupCommand) backUpOne(ctx context.Context, o embedded.Options, t *target) (backup.Snapshot, error) {
 	before, err := o.Index.Snapshots(ctx, index.SnapshotFilter{
 		Filer: t.filer, Shard: t.shard.Name, States: []backup.State{backup.Committed}, Limit: 1,
 	})
@@ -187,13 +194,16 @@ func (c *backupCommand) mayBeListed(last *backup.Snapshot, t *target) error {
 	if last.Number == 0 || !c.list.partial() || slices.Contains(last.Selection.Exclude, allElse) {
 		return nil
 	}
-	return fmt.Errorf("the last snapshot of %s is not of a list: after one of a list, its other files would seem to be removed; "+
-		"give the list a filer of its own: --filer NAME", display(t.shard.Name))
+	return fmt.Errorf("the last snapshot of %s was made without --files-from: with a list, all other files would count as removed; "+
+		"use a separate filer for the list: --filer NAME", display(t.shard.Name))
 }
 
 // requestOf is request for one tree, and excludes the repository itself.
 func (c *backupCommand) requestOf(t *target) (backup.Snapshot, error) {
 	s := c.request()
+	if c.stream.wanted {
+		return s, nil
+	}
 	root, err := posix.Path(t.shard.Source)
 	if err != nil {
 		return s, err
@@ -208,7 +218,7 @@ func (c *backupCommand) requestOf(t *target) (backup.Snapshot, error) {
 	}
 	s.Selection.Exclude = slices.Clone(s.Selection.Exclude)
 	for _, path := range own {
-		c.app.note("%s belongs to the repository, and is left out", display(filepath.Join(root, path)))
+		c.app.note("%s belongs to the repository and is excluded", display(filepath.Join(root, path)))
 		s.Selection.Exclude = append(s.Selection.Exclude, "/"+escapePattern(path))
 	}
 	return s, nil

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"os"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -21,11 +22,11 @@ type exclusions struct {
 // flags adds the flags to a command. root describes the directory to which patterns are relative.
 func (x *exclusions) flags(cmd *cobra.Command, root string) {
 	flags := cmd.Flags()
-	flags.StringArrayVar(&x.patterns, "exclude", nil, "leave out what matches `PATTERN`, relative to "+root+" (may be repeated)")
-	flags.StringArrayVar(&x.files, "exclude-file", nil, "`FILE` of patterns, as .gitignore (may be repeated)")
-	flags.StringArrayVar(&x.ifPresent, "exclude-if-present", nil, "leave out what is in directories that have a `NAME` in them (may be repeated)")
-	flags.BoolVar(&x.oneFileSystem, "one-file-system", false, "leave out what is mounted below "+root)
-	sizeFlag(flags, &x.largerBytes, "exclude-larger-than", "leave out files above `SIZE` (500MB, 2GiB)")
+	flags.StringArrayVar(&x.patterns, "exclude", nil, "exclude files that match `PATTERN`, relative to "+root+" (may be repeated)")
+	flags.StringArrayVar(&x.files, "exclude-file", nil, "exclude the patterns in `FILE`, written as in .gitignore (may be repeated)")
+	flags.StringArrayVar(&x.ifPresent, "exclude-if-present", nil, "exclude the contents of directories that contain a file called `NAME` (may be repeated)")
+	flags.BoolVar(&x.oneFileSystem, "one-file-system", false, "exclude file systems that are mounted below "+root)
+	sizeFlag(flags, &x.largerBytes, "exclude-larger-than", "exclude files larger than `SIZE` (500MB, 2GiB)")
 }
 
 // apply returns s with the given flags in place of its values. An empty pattern or name, and a size
@@ -50,16 +51,19 @@ func (x *exclusions) apply(cmd *cobra.Command, s backup.Selection) (backup.Selec
 	if given("exclude-if-present") {
 		s.ExcludeIfPresent = notEmpty(x.ifPresent)
 	}
-	if given("one-file-system") {
-		s.OneFileSystem = x.oneFileSystem
-	}
-	if given("exclude-larger-than") {
-		s.ExcludeLargerBytes = x.largerBytes
-	}
+	setIf(given("one-file-system"), &s.OneFileSystem, x.oneFileSystem)
+	setIf(given("exclude-larger-than"), &s.ExcludeLargerBytes, x.largerBytes)
 	if _, err := selection.Compile(s); err != nil {
 		return s, usage("%v", err)
 	}
 	return s, nil
+}
+
+// setIf sets a value if its flag is given.
+func setIf[T any](given bool, to *T, value T) {
+	if given {
+		*to = value
+	}
 }
 
 func notEmpty(texts []string) (kept []string) {
@@ -73,6 +77,13 @@ func notEmpty(texts []string) (kept []string) {
 
 // A rowFunc adds a row to a table of names and values.
 type rowFunc func(name, format string, args ...any)
+
+// details prints the rows that add adds, with their values aligned.
+func (a *app) details(add func(row rowFunc)) error {
+	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	add(func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) })
+	return t.Flush()
+}
 
 // exclusionRows adds the rows that show a selection.
 func exclusionRows(row rowFunc, s *backup.Selection) {

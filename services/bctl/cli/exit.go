@@ -98,11 +98,11 @@ func advice(err error) string {
 	case errors.As(err, &unwritten):
 		// --verify would not suffice: while the file system is mounted, it may read data from memory that
 		// is not on the disk.
-		return "; repair the disk or make space there, and run the command again with --overwrite always"
+		return "; repair the disk or free space there, then run the command again with --overwrite always"
 	case errors.Is(err, syscall.EROFS):
-		return "; mount it so that it can be written"
+		return "; mount it read-write"
 	case errors.Is(err, store.ErrFull), errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return "; make space there, and run the command again"
+		return "; free space there, then run the command again"
 	case errors.Is(err, syscall.EIO), errors.Is(err, syscall.EFBIG):
 		return fileLimit()
 	}
@@ -116,5 +116,5 @@ func fileLimit() string {
 	if syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit) != nil || limit.Cur > math.MaxInt64 {
 		return ""
 	}
-	return fmt.Sprintf("; this process may not write files of more than %s (ulimit -f): if that is why, raise the limit", size(int64(limit.Cur)))
+	return fmt.Sprintf("; this process cannot write files larger than %s (ulimit -f): raise the limit if that is the cause", size(int64(limit.Cur)))
 }

@@ -14,9 +14,10 @@ func newExport(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export",
 		Short: "Print filers, shards and policies as a file for bctl apply",
-		Long: `Prints what is registered, as the file that bctl apply reads: filers with their
-shards, and policies. Defaults and what is retired are left out. Applied to the
-same repository it changes nothing; applied to an empty one it registers all.`,
+		Long: `Prints the registered filers with their shards, and the policies, as a file that
+bctl apply reads. Defaults and retired filers and shards are omitted. Applied to
+the same repository, the file changes nothing; applied to an empty one, it
+registers everything.`,
 		Example: `  bctl export >fleet.yaml
   bctl export --json | jq '.filers[].name'`,
 		Args: args(cobra.NoArgs),

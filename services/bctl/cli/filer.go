@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,9 +17,9 @@ import (
 func newFiler(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use: "filer", Short: "Manage file servers and their limits", Aliases: []string{"filers"},
-		Long: `A filer is a file server: the shards on it are what is backed up. Its limits
-hold for all workers together, and a change of them holds at once, for what is
-running as well.`,
+		Long: `A filer is a file server. Its shards are the directory trees that are backed up.
+Its limits apply to all workers together. A change of a limit takes effect at
+once, for running snapshots as well.`,
 	})
 	cmd.AddCommand(newFilerAdd(a), newFilerLs(a), newFilerShow(a), newFilerSet(a), newFilerRm(a))
 	return cmd
@@ -40,14 +41,14 @@ const maxInHand = settings.MaxSlots
 
 func (f *filerFlags) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.site, "site", backup.DefaultSite, "`SITE` whose workers can reach it")
-	numberFlag(flags, &f.walkTasks, "walk-tasks", 0, 0, maxInHand, fmt.Sprintf("walk tasks in hand at a time, most; 0: %d", backup.DefaultWalkTasks))
-	numberFlag(flags, &f.readBatches, "read-batches", 0, 0, maxInHand, fmt.Sprintf("read batches in hand at a time, most; 0: %d", backup.DefaultReadBatches))
+	flags.StringVar(&f.site, "site", backup.DefaultSite, "`SITE` of the workers that can reach the filer")
+	numberFlag(flags, &f.walkTasks, "walk-tasks", 0, 0, maxInHand, fmt.Sprintf("maximum concurrent walk tasks (0: the default, %d)", backup.DefaultWalkTasks))
+	numberFlag(flags, &f.readBatches, "read-batches", 0, 0, maxInHand, fmt.Sprintf("maximum concurrent read batches (0: the default, %d)", backup.DefaultReadBatches))
 	flags.Var(&parsed[int64]{&f.readRate, "", "string", func(text string) (int64, error) { return parseSize(strings.TrimSuffix(text, "/s")) }},
-		"read-rate", "read no more than `SIZE` a second (50MB); 0: no limit")
-	numberFlag(flags, &f.floor, "floor", 0, 0, 100, "`PERCENT` of these limits that the governor leaves in any case; 0: as its policy says")
-	flags.StringVar(&f.compare, "compare", backup.CompareAll.String(), "`ATTRIBUTES` that must be equal, beside the size, for a file to count as unchanged")
-	flags.StringArrayVar(&f.labels, "label", nil, "`KEY=VALUE` to find it by (may be repeated)")
+		"read-rate", "maximum read rate, `SIZE` per second (50MB); 0: no limit")
+	numberFlag(flags, &f.floor, "floor", 0, 0, 100, "minimum `PERCENT` of these limits that the governor leaves; 0: the policy's value")
+	flags.StringVar(&f.compare, "compare", backup.CompareAll.String(), "a file counts as unchanged if its size and these `ATTRIBUTES` are equal")
+	flags.StringArrayVar(&f.labels, "label", nil, "label `KEY=VALUE` for selection (may be repeated)")
 	f.exclusions.flags(cmd, "each shard")
 }
 
@@ -60,18 +61,11 @@ func (f *filerFlags) apply(cmd *cobra.Command, filer backup.Filer) (_ backup.Fil
 		}
 		filer.Site = f.site
 	}
-	if given("walk-tasks") {
-		filer.Limits.WalkTasks = f.walkTasks
-	}
-	if given("read-batches") {
-		filer.Limits.ReadBatches = f.readBatches
-	}
-	if given("read-rate") {
-		filer.Limits.ReadBytesPerSecond = f.readRate
-	}
-	if given("floor") {
-		filer.Limits.Floor = f.floor
-	}
+	limits := &filer.Limits
+	setIf(given("walk-tasks"), &limits.WalkTasks, f.walkTasks)
+	setIf(given("read-batches"), &limits.ReadBatches, f.readBatches)
+	setIf(given("read-rate"), &limits.ReadBytesPerSecond, f.readRate)
+	setIf(given("floor"), &limits.Floor, f.floor)
 	if given("compare") {
 		if filer.Compare, err = backup.ParseCompare(f.compare); err != nil {
 			return filer, usage("--compare %v", err)
@@ -92,15 +86,17 @@ func newFilerAdd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add NAME",
 		Short: "Register a filer",
-		Long: `Registers a filer. Nothing of it is backed up until bctl shard add says which
-trees. One that was retired is back, with the settings that are given now.
+		Long: `Registers a filer. Nothing on it is backed up until bctl shard add registers a
+tree. A retired filer becomes active again, with the settings given now.
 
---compare says what tells a changed file, beside its size: leave ctime out where
-a filer changes it without a reason, and inode where inode numbers do not last.
-Sites tell which workers can reach a filer: those with the setting worker.site.
+--compare names the attributes that reveal a changed file, in addition to its
+size. Omit ctime if the filer changes it for other reasons, and inode if inode
+numbers are not stable. --site names the workers that can reach the filer: those
+with the same setting worker.site.
 
---if-absent leaves one that is registered as it is, and succeeds: for scripts.
-bctl apply makes settings what a file declares.`,
+With --if-absent, a filer that is already registered is not changed and the
+command succeeds, which suits scripts. To make settings match a file, use bctl
+apply.`,
 		Example: `  bctl filer add nas1
   bctl filer add nas2 --site vienna --label env=prod \
     --walk-tasks 8 --read-batches 16 --read-rate 200MB
@@ -120,7 +116,7 @@ bctl apply makes settings what a file declares.`,
 		},
 	}
 	f.flags(cmd)
-	cmd.Flags().BoolVar(&ifAbsent, "if-absent", false, "leave a filer that is registered as it is")
+	cmd.Flags().BoolVar(&ifAbsent, "if-absent", false, "do nothing if the filer is registered")
 	return cmd
 }
 
@@ -132,14 +128,14 @@ func (a *app) addFiler(ctx context.Context, filer backup.Filer, ifAbsent bool) e
 		_, err := i.AddFiler(ctx, filer)
 		switch {
 		case errors.Is(err, backup.ErrExists) && ifAbsent:
-			return a.tellFiler(ctx, i, filer.Name, "filer %s is registered already, and stays as it is (bctl filer set %[1]s changes it)\n")
+			return a.tellFiler(ctx, i, filer.Name, false, "filer %s is already registered; it was not changed (change it with bctl filer set %[1]s)\n")
 		case errors.Is(err, backup.ErrExists):
-			return fmt.Errorf("filer %s is registered (bctl filer set %[1]s changes it): %[2]w", display(filer.Name), backup.ErrExists)
+			return present("filer %s is already registered (change it with bctl filer set %[1]s)", display(filer.Name))
 		case err != nil:
 			return wrongSetting(err)
 		}
-		err = a.tellFiler(ctx, i, filer.Name, "filer %s is registered; bctl shard add %[1]s PATH says what of it to back up\n")
-		a.noteSite(ctx, i, filer.Site)
+		err = a.tellFiler(ctx, i, filer.Name, true, "filer %s is registered; add the trees to back up with bctl shard add %[1]s PATH\n")
+		a.noteSites(ctx, i, filer.Site)
 		return err
 	})
 }
@@ -158,17 +154,16 @@ func checkFilerName(ctx context.Context, i index.Filers, name string) error {
 	return err
 }
 
-// tellFiler prints a filer after a change: an object, or one line of text.
-func (a *app) tellFiler(ctx context.Context, i index.Catalog, name, format string) error {
+// tellFiler prints a filer after a command that may have changed it: an object, or one line of
+// text.
+func (a *app) tellFiler(ctx context.Context, i index.Catalog, name string, changed bool, format string) error {
 	f, err := findFiler(ctx, i, name)
 	if err != nil {
 		return err
 	}
-	if a.json {
-		return a.print(newFilerJSON(&f))
-	}
-	_, err = fmt.Fprintf(a.out, format, display(name))
-	return err
+	object := newFilerJSON(&f)
+	object.Changed = &changed
+	return a.result(object, format, display(name))
 }
 
 // findFiler returns the filer with the given name, retired or not.
@@ -181,7 +176,7 @@ func findFiler(ctx context.Context, i index.Catalog, name string) (index.FilerSt
 		}
 	}
 	if len(found) == 0 {
-		return index.FilerStatus{}, absent("no filer %s%s (bctl filer ls lists the filers, bctl filer add %[1]s registers it)", display(name), nearFiler(ctx, i, name))
+		return index.FilerStatus{}, absent("no filer %s%s (list filers with bctl filer ls, register this one with bctl filer add %[1]s)", display(name), nearFiler(ctx, i, name))
 	}
 	return found[0], nil
 }
@@ -204,12 +199,12 @@ func newFilerSet(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Change a filer's settings",
-		Long: `Changes what the flags name, and nothing else. Limits hold at once, for what is
-running as well; exclusions and --compare from the next snapshot on.
+		Long: `Changes the settings that the flags name and no others. New limits take effect
+at once, for running snapshots as well. Exclusions and --compare take effect
+with the next snapshot.
 
---label KEY- removes a label. A list of exclusions takes the place of the one
-that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than
-0 empty it.`,
+--label KEY- removes a label. A list of exclusions replaces the previous list;
+--exclude '', --exclude-if-present '' and --exclude-larger-than 0 clear it.`,
 		Example: `  bctl filer set nas1 --walk-tasks 4 --read-rate 50MB
   bctl filer set nas1 --label env=test --label rack-
   bctl filer set nas1 --exclude '' --one-file-system=false`,
@@ -225,12 +220,15 @@ that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than
 				if err != nil {
 					return err
 				}
+				if reflect.DeepEqual(filer, found.Filer) {
+					return a.tellFiler(cmd.Context(), i, filer.Name, false, "filer %s is unchanged\n")
+				}
 				if err := i.SetFiler(cmd.Context(), filer); err != nil {
 					return wrongSetting(err)
 				}
-				err = a.tellFiler(cmd.Context(), i, filer.Name, "filer %s is changed\n")
+				err = a.tellFiler(cmd.Context(), i, filer.Name, true, "filer %s is changed\n")
 				if filer.Site != found.Site {
-					a.noteSite(cmd.Context(), i, filer.Site)
+					a.noteSites(cmd.Context(), i, filer.Site)
 				}
 				return err
 			})
@@ -244,8 +242,8 @@ func newFilerRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME",
 		Short: "Retire a filer: stop backing it up",
-		Long: `Retires a filer with its shards. Its snapshots stay, and can be restored. A
-filer that never had one is forgotten.`,
+		Long: `Retires a filer with its shards, so that they are no longer backed up. Its
+snapshots remain and can be restored. A filer without snapshots is removed.`,
 		Example:           `  bctl filer rm nas1`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completeArgs(a.filerNames),
@@ -259,10 +257,10 @@ func (a *app) retireFiler(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		err = i.RetireFiler(ctx, f.ID)
+		err = i.RetireFiler(ctx, f.ID, operator())
 		switch {
 		case errors.Is(err, backup.ErrRunning):
-			return fmt.Errorf("filer %s is being backed up (bctl cancel --filer %[1]s ends that): %[2]w", display(name), backup.ErrRunning)
+			return fmt.Errorf("filer %s is being backed up (wait, or run bctl cancel --filer %[1]s): %[2]w", display(name), backup.ErrRunning)
 		case err != nil:
 			return err
 		}
@@ -270,16 +268,11 @@ func (a *app) retireFiler(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.print(removedJSON{Filer: name, Kept: len(left) > 0})
-		}
 		if len(left) == 0 {
-			_, err = fmt.Fprintf(a.out, "filer %s is removed; it never had a snapshot\n", display(name))
-			return err
+			return a.result(removedJSON{Filer: name}, "filer %s is removed; it never had a snapshot\n", display(name))
 		}
-		_, err = fmt.Fprintf(a.out, "filer %s is retired: nothing of it is backed up any more. Its snapshots stay.\n"+
-			"bctl filer add %[1]s, and bctl shard add for its shards, bring it back.\n", display(name))
-		return err
+		return a.result(removedJSON{Filer: name, Kept: true}, "filer %s is retired: it is no longer backed up. Its snapshots remain.\n"+
+			"To register it again: bctl filer add %[1]s, and bctl shard add for its shards.\n", display(name))
 	})
 }
 

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -20,12 +19,14 @@ func newFilerLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List filers and their state",
-		Long: `Lists filers. WALK and READ are what is in hand of what may be: 3/32, or 3/8 of
-32 where the governor lets the workers use 8 of a limit of 32, because the filer
-has become slow. STAT and OPEN are how long these take now, and when the filer
-is idle. LAST GOOD is the age of the newest snapshot of the shard that is
-furthest behind. DEADLINE is when the first of its shards should have a good
-snapshot by its policy, or how long ago that was: then it is OVERDUE.`,
+		Long: `Lists filers. WALK and READ are the tasks and batches assigned to the workers of
+its site and the limit, as in 3/32; bctl status shows which of them wait.
+"3/8 of 32" means that the governor has reduced the limit of 32 to 8, because
+the filer has become slow. STAT and OPEN are the latencies of these calls now
+and when the filer is idle. LAST GOOD is the age of the last good snapshot of
+the shard that has the oldest one. DEADLINE is the time by which the first of
+its shards should have a good snapshot under its policy. After that time the
+filer is OVERDUE.`,
 		Example: `  bctl filer ls
   bctl filer ls --label env=prod
   bctl filer ls --retired --json`,
@@ -40,7 +41,7 @@ snapshot by its policy, or how long ago that was: then it is OVERDUE.`,
 		},
 	}
 	labelFlag(cmd, &labels)
-	cmd.Flags().BoolVar(&retired, "retired", false, "retired ones, too")
+	cmd.Flags().BoolVar(&retired, "retired", false, "include retired filers")
 	a.wideFlag(cmd)
 	return cmd
 }
@@ -51,19 +52,11 @@ func (a *app) listFilers(ctx context.Context, filter index.FilerFilter) error {
 		if err != nil {
 			return err
 		}
-		if !a.json {
-			now, err := i.Clock(ctx)
-			if err != nil {
-				return err
-			}
-			return writeLines(a.out, filerTable(now).lines(pointers(found), a.width()))
+		now, err := i.Clock(ctx)
+		if err != nil {
+			return err
 		}
-		for n := range found {
-			if err := a.print(newFilerJSON(&found[n])); err != nil {
-				return err
-			}
-		}
-		return nil
+		return printList(a, pointers(found), filerTable(now), newFilerJSON)
 	})
 }
 
@@ -188,14 +181,15 @@ type filerJSON struct {
 	OpenIdleSeconds    float64           `json:"open_idle_seconds"`
 	OldestGood         *string           `json:"oldest_good"`
 	NewestGood         *string           `json:"newest_good"`
-	Deadline           *string           `json:"deadline"` // the earliest of its shards
-	Overdue            int               `json:"overdue"`  // shards
+	Deadline           *string           `json:"deadline"`          // the earliest of its shards
+	Overdue            int               `json:"overdue"`           // shards
+	Changed            *bool             `json:"changed,omitempty"` // after a command that may change it
 }
 
 func newFilerJSON(f *index.FilerStatus) filerJSON {
 	limits := f.Limits.WithDefaults()
 	j := filerJSON{
-		Filer: f.Name, Site: f.Site, Labels: f.Labels, Limits: workJSON{limits.WalkTasks, limits.ReadBatches},
+		Filer: f.Name, Site: f.Site, Labels: jsonLabels(f.Labels), Limits: workJSON{limits.WalkTasks, limits.ReadBatches},
 		Slots: workJSON{limits.WalkTasks, limits.ReadBatches}, InHand: workJSON{f.Tasks, f.Batches},
 		ReadBytesPerSecond: limits.ReadBytesPerSecond, FloorPercent: limits.Floor, Compare: f.Compare.String(), Selection: f.Selection,
 		Retired: f.Retired, Shards: f.Shards, Running: f.Running,
@@ -203,9 +197,6 @@ func newFilerJSON(f *index.FilerStatus) filerJSON {
 		OpenSeconds: f.Load.ReadLatency.Seconds(), OpenIdleSeconds: f.Load.ReadIdle.Seconds(),
 		OldestGood: jsonTime(f.Oldest), NewestGood: jsonTime(f.Newest),
 		Deadline: jsonTime(f.Deadline), Overdue: f.Overdue,
-	}
-	if j.Labels == nil {
-		j.Labels = map[string]string{}
 	}
 	if s := f.Load.WalkSlots; s > 0 {
 		j.Slots.WalkTasks = min(s, limits.WalkTasks)
@@ -244,31 +235,30 @@ func newFilerShow(a *app) *cobra.Command {
 }
 
 func (a *app) describeFiler(f *index.FilerStatus, now time.Time) error {
-	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
-	limits := f.Limits.WithDefaults()
-	row("filer", "%s", display(f.Name))
-	if f.Retired {
-		row("retired", "yes: nothing of it is backed up; bctl filer add brings it back")
-	}
-	row("site", "%s", f.Site)
-	if len(f.Labels) > 0 {
-		row("labels", "%s", display(labelText(f.Labels)))
-	}
-	row("shards", "%d, %d of them being backed up", f.Shards, f.Running)
-	row("last good snapshot", "%s", lastGood(f, now))
-	row("deadline", "%s", filerDeadline(f, deadlineText(f.Deadline, now)))
-	row("walk tasks", "%s in hand", slots(f.Tasks, f.Load.WalkSlots, limits.WalkTasks))
-	row("read batches", "%s in hand", slots(f.Batches, f.Load.ReadSlots, limits.ReadBatches))
-	if limits.ReadBytesPerSecond > 0 {
-		row("read rate", "at most %s/s", size(limits.ReadBytesPerSecond))
-	}
-	if limits.Floor > 0 {
-		row("floor", "%d%% of the limits, or more near a deadline", limits.Floor)
-	}
-	row("stat", "%s (now/idle)", latency(f.Load.WalkLatency, f.Load.WalkIdle))
-	row("open", "%s (now/idle)", latency(f.Load.ReadLatency, f.Load.ReadIdle))
-	row("compare", "size,%s", f.Compare)
-	exclusionRows(row, &f.Selection)
-	return t.Flush()
+	return a.details(func(row rowFunc) {
+		limits := f.Limits.WithDefaults()
+		row("filer", "%s", display(f.Name))
+		if f.Retired {
+			row("retired", "yes: it is not backed up; bctl filer add registers it again")
+		}
+		row("site", "%s", f.Site)
+		if len(f.Labels) > 0 {
+			row("labels", "%s", display(labelText(f.Labels)))
+		}
+		row("shards", "%d, %d of them being backed up", f.Shards, f.Running)
+		row("last good snapshot", "%s", lastGood(f, now))
+		row("deadline", "%s", filerDeadline(f, deadlineText(f.Deadline, now)))
+		row("walk tasks", "%s assigned", slots(f.Tasks, f.Load.WalkSlots, limits.WalkTasks))
+		row("read batches", "%s assigned", slots(f.Batches, f.Load.ReadSlots, limits.ReadBatches))
+		if limits.ReadBytesPerSecond > 0 {
+			row("read rate", "at most %s/s", size(limits.ReadBytesPerSecond))
+		}
+		if limits.Floor > 0 {
+			row("floor", "at least %d%% of the limits, more near a deadline", limits.Floor)
+		}
+		row("stat", "%s (now/idle)", latency(f.Load.WalkLatency, f.Load.WalkIdle))
+		row("open", "%s (now/idle)", latency(f.Load.ReadLatency, f.Load.ReadIdle))
+		row("compare", "size,%s", f.Compare)
+		exclusionRows(row, &f.Selection)
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -80,7 +81,7 @@ func (l *fileList) text(a *app, stdin io.Reader) ([]byte, error) {
 	if l.nul || err != nil || !bytes.ContainsRune(text, 0) {
 		return text, err
 	}
-	return nil, fmt.Errorf("%s has NULs: -0 reads it", l.file)
+	return nil, fmt.Errorf("%s contains NULs: read it with -0", l.file)
 }
 
 // listedPath returns a listed path relative to root: "" for root itself. A path that is not
@@ -100,7 +101,7 @@ func listedPath(root, line string) (string, error) {
 	case within == ".." || strings.HasPrefix(within, "../"):
 		return "", fmt.Errorf("%s is not below %s", display(line), display(root))
 	case strings.Contains(within, "\n"):
-		return "", errors.New("the path " + display(line) + " has a newline, which no pattern can have: list the directory that it is in")
+		return "", errors.New("the path " + display(line) + " contains a newline, which a pattern cannot contain: list its directory")
 	}
 	return within, nil
 }
@@ -114,32 +115,25 @@ func onlyPaths(paths []string) (patterns []string, wanted map[string]string) {
 	for _, p := range paths {
 		whole[p] = true
 	}
-	var listed []string
 	for p := range whole {
-		if p != "" {
-			listed = append(listed, p)
-		}
-		if !slices.ContainsFunc(parents(p), func(dir string) bool { return whole[dir] }) && p != "" {
+		if !slices.ContainsFunc(parents(p), func(dir string) bool { return whole[dir] }) {
 			for _, dir := range parents(p) {
 				above[dir] = true
 			}
 		}
 	}
-	dirs := make([]string, 0, len(above))
-	for dir := range above {
-		dirs = append(dirs, dir)
-	}
 	// The last pattern that matches decides: an outer directory comes before those in it.
-	slices.Sort(dirs)
-	for _, dir := range dirs {
+	for _, dir := range slices.Sorted(maps.Keys(above)) {
 		if dir == "" {
 			patterns = append(patterns, allElse)
 			continue
 		}
 		patterns = append(patterns, "!/"+escapePattern(dir)+"/", "/"+escapePattern(dir)+"/*")
 	}
-	slices.Sort(listed)
-	for _, p := range listed {
+	for _, p := range slices.Sorted(maps.Keys(whole)) {
+		if p == "" {
+			continue
+		}
 		pattern := "!/" + escapePattern(p)
 		patterns = append(patterns, pattern)
 		wanted[pattern] = p

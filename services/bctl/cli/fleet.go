@@ -31,9 +31,9 @@ const (
 	maxHints = 3
 )
 
-// inFleet starts a snapshot of each shard and follows them. The services do the work, whether or
-// not a command follows.
-func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []target, report *report) error {
+// backUpInFleet starts a snapshot of each shard and follows them. The services do the work, whether
+// or not a command follows.
+func (c *backupCommand) backUpInFleet(ctx context.Context, r *repository, targets []target, report *report) error {
 	c.app.interruptible.Store(true)
 	progress := newTracker()
 	log := c.app.log
@@ -87,7 +87,7 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 func (a *app) lookOut(ctx context.Context, services *muster, begun []backup.Snapshot) (stop func()) {
 	l := &lookout{
 		app: a, ask: services.ask,
-		advice: "the backup goes on as soon as that is there; Ctrl-C leaves it to the services, bctl status shows what waits for what",
+		advice: "the backup continues as soon as they are available; Ctrl-C leaves it to the services, and bctl status shows what it waits for",
 	}
 	for n := range begun {
 		l.sites = append(l.sites, siteOf(&begun[n].Filer))
@@ -112,7 +112,7 @@ func (c *backupCommand) reach(ctx context.Context, conn *flow.Conn) error {
 		c.app.note("%v; the services may wait for it, too, and make the snapshots when it answers (bctl doctor tests NATS)", err)
 		return nil
 	}
-	c.app.term.println(fmt.Sprintf("%v\nIs nats.url right? Nothing shows how far the backup is until NATS answers, and the services may wait for it, too.\n"+
+	c.app.term.println(fmt.Sprintf("%v\nIs nats.url right? No progress can be shown until NATS answers, and the services may be waiting for it, too.\n"+
 		"Ctrl-C ends the waiting, and leaves the snapshot to the services; bctl doctor tests NATS.", err))
 	return nil
 }
@@ -136,7 +136,7 @@ func (c *backupCommand) begin(ctx context.Context, i index.Catalog, targets []ta
 			defer mu.Unlock()
 			switch {
 			case errors.Is(err, backup.ErrRunning) && len(targets) == 1:
-				return fmt.Errorf("back up %s: %w: %s (bctl status shows how far it is, bctl cancel %[3]s ends it)", t, err, s.ID.Short())
+				return fmt.Errorf("back up %s: %w: %s (bctl status shows its progress, bctl cancel %[3]s ends it)", t, err, s.ID.Short())
 			case errors.Is(err, backup.ErrRunning):
 				c.app.term.println(fmt.Sprintf("%s is being backed up already, as %s", t, s.ID.Short()))
 			case err != nil:
@@ -189,7 +189,7 @@ func (c *backupCommand) detachedBy(running []backup.Snapshot, asked int) {
 	if asked > 1 {
 		what = fmt.Sprintf("%d of %d snapshots", len(running), asked)
 	}
-	c.app.term.println(fmt.Sprintf("Detached: the services go on with %s.\nbctl status --watch follows; bctl cancel%s ends what is not wanted.", what, ids))
+	c.app.term.println(fmt.Sprintf("Detached: the services continue %s.\nTo follow, use bctl status --watch; to end, bctl cancel%s.", what, ids))
 }
 
 // A follower waits until snapshots have ended. It queries the index once for all running snapshots,

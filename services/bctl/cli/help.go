@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Help: the commands in groups, the global flags in a topic of their own, and what the user may have
-// meant by a name that does not exist.
+// Help: the commands in groups, the global flags in a topic of their own, and what the user may
+// have meant by a name that does not exist.
 
 // helpWidth is the maximum width of the help, in characters.
 const helpWidth = 80

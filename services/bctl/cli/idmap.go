@@ -27,7 +27,7 @@ func (a *app) noteUnmappedIDs() {
 		if err != nil {
 			overflow = []byte("65534")
 		}
-		a.note("this user namespace does not map all %s ids; files of others are stored as those of %[1]s %s",
+		a.note("this user namespace does not map all %s ids; files of unmapped %[1]ss are stored as those of %[1]s %s",
 			ids.of, strings.TrimSpace(string(overflow)))
 	}
 }

@@ -32,25 +32,26 @@ func newIndexRebuild(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rebuild",
 		Short: "Rebuild this machine's index from its copy in the store",
-		Long: `Makes the index file again that was lost or damaged, from the newest copy in the
-store that is whole and not damaged. Each backup on one machine that changes
-anything puts a copy there. The command needs the identity.
+		Long: `Rebuilds a lost or damaged index file from the newest undamaged copy in the
+store. Each backup on one machine that changes anything puts a copy there. The
+command needs the identity.
 
-An index that is damaged, or older than the store, is moved aside. One that is
-whole and knows all snapshots that the store has stays as it is.
+An index that is damaged, or older than the store, is moved aside. An undamaged
+index that knows all snapshots in the store is not changed.
 
-Snapshots that were made after the copy are named, and the status is 3: their
-content is in the store, and this release cannot bring them back. The status is
-3, too, where pages of directories are damaged; the directories are named.
+Snapshots made after the copy are listed, and the exit status is 3: their
+content is in the store, but this release cannot recover them. The exit status
+is also 3 if pages of directories are damaged; the directories are listed.
 Backups work afterwards.
 
-While a backup runs, or another command writes to the index, the status is 11.`,
+While a backup runs, or another command writes to the index, the exit status is
+11.`,
 		Example: `  bctl index rebuild --repo /backup
   bctl index rebuild --repo /backup --identity /media/usb/backup-key.txt`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
 	}
-	cmd.Flags().StringVar(&c.signer, "signer", "", "believe this `SIGNER`, where no file on this machine names the repository's")
+	cmd.Flags().StringVar(&c.signer, "signer", "", "trust this `SIGNER`, if no file on this machine names the repository's")
 	return cmd
 }
 
@@ -61,7 +62,7 @@ func (c *indexRebuild) run(ctx context.Context) error {
 		return usage("the index is in Postgres: restore the database from its last dump (bctl index rebuild is for a SQLite index)")
 	}
 	if path == "" {
-		return usage("say which repository is meant: --repo DIR")
+		return usage("name the repository: --repo DIR")
 	}
 	s, err := open.Store(ctx, a.cfg, false, a.log)
 	if err != nil {
@@ -110,7 +111,7 @@ func (c *indexRebuild) trust(ctx context.Context, s store.Store) (t journal.Trus
 		from = "--signer"
 	}
 	if signer == (seal.Signer{}) {
-		return t, fmt.Errorf("no file on this machine says who signs the objects of repository %v. The store names %v: if you know from elsewhere that this is right, say so with --signer: %w",
+		return t, fmt.Errorf("no file on this machine names the signer of repository %v. The store names %v: if you know from another source that this is right, pass it with --signer: %w",
 			object.ID, object.Signer(), backup.ErrWrongKey)
 	}
 	return journal.Trust{Repository: object.ID, Signer: signer, Opener: identity.Opener}, object.CheckSigner(signer, from)
@@ -128,7 +129,7 @@ func (c *indexRebuild) checkKeys(id backup.RepositoryID) error {
 			continue
 		}
 		if err := read(path); errors.Is(err, backup.ErrWrongKey) {
-			return fmt.Errorf("%w. The store %s is of the latter: correct --store or --repo, or name the right key files", err, c.app.cfg.Store.URL)
+			return fmt.Errorf("%w. The store %s belongs to the latter: correct --store or --repo, or name the right key files", err, c.app.cfg.Store.URL)
 		}
 	}
 	return nil // without key files, bctl init recreates them

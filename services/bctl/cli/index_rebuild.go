@@ -29,9 +29,11 @@ type rebuild struct {
 
 	made embedded.Rebuilt // zero if the existing index was kept
 	lost []lostSnapshot
-	// The number of pages of the index that do not match their digests: a restore of their directories
-	// is incomplete.
+	// The number of pages of the index that do not match their digests: a restore of their
+	// directories is incomplete.
 	damaged int
+	// What was forgotten and removed after the copy was written: it is forgotten again.
+	removed []backup.Snapshot
 }
 
 // A lostSnapshot has a record in the store, but is not in the index.
@@ -50,7 +52,7 @@ func (r *rebuild) run(ctx context.Context) error {
 		return err
 	}
 	if whole && lacks == 0 {
-		return fmt.Errorf("%s holds a repository, and stays: %w (it knows all snapshots that the store has; move it away if you do not want it)", r.path, backup.ErrExists)
+		return fmt.Errorf("%s is undamaged and has all snapshots that the store has, so it was not replaced (to replace it, move it away): %w", r.path, backup.ErrExists)
 	}
 	fresh := r.path + ".new"
 	if err := remove(fresh); err != nil { // of an interrupted rebuild
@@ -58,7 +60,7 @@ func (r *rebuild) run(ctx context.Context) error {
 	}
 	made, err := embedded.RebuildIndex(ctx, r.store, r.trust, fresh)
 	for _, damaged := range made.Damaged {
-		r.app.note("not taken: %v", damaged)
+		r.app.note("skipped a copy of the index: %v", damaged)
 	}
 	switch none := errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrCorrupt); {
 	case none && whole:
@@ -119,7 +121,7 @@ func (r *rebuild) present(ctx context.Context) (lacks int, whole bool, err error
 
 // stay keeps the existing index, because no copy has more snapshots.
 func (r *rebuild) stay(ctx context.Context) error {
-	r.app.note("%s stays: no copy in the store has more", r.path)
+	r.app.note("%s was not replaced: no copy in the store has more snapshots", r.path)
 	return r.settle(ctx, r.path, 0)
 }
 
@@ -140,7 +142,7 @@ func (r *rebuild) settle(ctx context.Context, path string, copied int64) error {
 		return err
 	case damaged > 0:
 		r.damaged = damaged
-		r.app.note("%s has %s that do not agree with their digests, of %s; a restore names these directories", path, counted(damaged, "page"), some(directories, ", "))
+		r.app.note("%s has %s that do not match their digests, in %s; a restore names these directories", path, counted(damaged, "page"), some(directories, ", "))
 	}
 	unknown, err := repo.Unknown(ctx, r.store, i)
 	if err != nil {
@@ -158,8 +160,11 @@ func (r *rebuild) settle(ctx context.Context, path string, copied int64) error {
 	if err := i.Lose(ctx, lost); err != nil {
 		return err
 	}
+	if err := r.forgetRemoved(ctx, i); err != nil {
+		return err
+	}
 	if copied > 0 {
-		return i.EndCopy(ctx, copied, sqliteindex.CopySound) // it was being written when it was copied
+		return i.EndCopy(ctx, copied, sqliteindex.CopySound) // the copy was taken while it was being written
 	}
 	return nil
 }
@@ -173,7 +178,7 @@ func (r *rebuild) describe(ctx context.Context, id backup.SnapshotID) (l lostSna
 	}
 	record, _, err := journal.OpenCommit(data, id, r.trust)
 	if errors.Is(err, backup.ErrCorrupt) {
-		l.committed = true // as far as is known
+		l.committed = true // as far as known
 		l.name += fmt.Sprintf(" (its record is damaged: %v)", err)
 		return l, nil
 	}
@@ -237,11 +242,16 @@ func (r *rebuild) report(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	missing := []string{}
+	missing, removed := []string{}, []string{}
+	for n := range r.removed {
+		s := &r.removed[n]
+		removed = append(removed, s.ID.String())
+		a.note("snapshot %s of %s %s, number %d, was forgotten after the copy was written, and is forgotten again", s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.Number)
+	}
 	for n := range r.lost {
 		if r.lost[n].committed {
 			missing = append(missing, r.lost[n].ID.String())
-			a.note("the store has snapshot %s, and the index does not", r.lost[n].name)
+			a.note("snapshot %s is in the store, but not in the index", r.lost[n].name)
 		}
 	}
 	switch written := r.made.Written; {
@@ -250,11 +260,12 @@ func (r *rebuild) report(ctx context.Context) error {
 			Written   *string  `json:"written"` // time of the copy; null if the index was kept
 			Snapshots int      `json:"snapshots"`
 			Missing   []string `json:"missing"`
-		}{jsonTime(written), len(found), missing})
+			Forgotten []string `json:"forgotten"`
+		}{jsonTime(written), len(found), missing, removed})
 	case written.IsZero():
-		_, err = fmt.Fprintf(a.out, "the index has %d snapshots, and backups go on from there\n", len(found))
+		_, err = fmt.Fprintf(a.out, "the index has %s; the next backup continues from it\n", counted(len(found), "snapshot"))
 	default:
-		_, err = fmt.Fprintf(a.out, "the index has %s again; it is the copy of %s\n", counted(len(found), "snapshot"), zoned(written))
+		_, err = fmt.Fprintf(a.out, "the index has %s again; it was copied at %s\n", counted(len(found), "snapshot"), zoned(written))
 	}
 	if err == nil && (len(missing) > 0 || r.damaged > 0) {
 		err = errIncomplete

@@ -29,22 +29,22 @@ func newInit(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Create a repository and its key",
-		Long: `Makes a repository: its index, its store, the worker key and the committer key,
-which backing up needs, and the identity, which restoring needs. It prints where
-the identity is. Whoever loses that file loses the backups; whoever has it can
-read them.
+		Long: `Creates a repository: its index, its store, the worker key and the committer
+key, which backups need, and the identity, which restores need. It prints the
+path of the identity. If you lose that file, you lose the backups; anyone who
+has it can read them.
 
-An init that was interrupted is finished by running it again. Key files that
-were lost are written again where the identity is. With --if-missing, a
-repository that is there is no error: its index is brought up to this version.`,
+To finish an interrupted init, run it again. If key files are lost, run it where
+the identity is; it writes them again. With --if-missing, an existing repository
+is not an error: its index is migrated to this version.`,
 		Example: `  bctl init --repo /backup
   bctl init --repo /backup --identity /media/usb/backup-key.txt
   bctl init --config fleet.yaml --recipient age1…`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
 	}
-	cmd.Flags().StringArrayVar(&c.recipients, "recipient", nil, "further age `RECIPIENT` who can restore (may be repeated)")
-	cmd.Flags().BoolVar(&c.ifMissing, "if-missing", false, "do nothing but migrate the index where the repository exists")
+	cmd.Flags().StringArrayVar(&c.recipients, "recipient", nil, "additional age `RECIPIENT` that can restore (may be repeated)")
+	cmd.Flags().BoolVar(&c.ifMissing, "if-missing", false, "if the repository exists, only migrate its index")
 	return cmd
 }
 
@@ -128,7 +128,7 @@ func (c *initCommand) lostStore(ctx context.Context, i index.Index) error {
 }
 
 // report prints what was created, and which files to keep elsewhere.
-func (c *initCommand) report(made *repo.Result, s store.Store) error {
+func (c *initCommand) report(made *repo.Created, s store.Store) error {
 	a := c.app
 	if a.json {
 		return a.print(struct {
@@ -151,20 +151,20 @@ committer key  %s
 identity       %s
 
 Keep a copy of the identity somewhere else: without it nothing can be restored,
-and whoever has it can read all backups.
+and anyone who has it can read all backups.
 `, made.Repository.ID, s, made.WorkerKeyPath, made.CommitterKeyPath, made.IdentityPath)
 	if made.SignerNote {
 		fmt.Fprintf(a.out, `
-The identity was there before. Add this line to it, so that a store that somebody
-has replaced is refused, whatever else is lost:
+The identity already existed. Add this line to it, so that bctl refuses a store
+that was replaced, even if all other files are lost:
 
 %s
 `, seal.SignerComment(made.Repository.ID, made.Signer))
 	}
 	if path, local := a.cfg.IndexPath(); local {
 		fmt.Fprintf(a.out, `
-The index, %s, says what is where in the store. Each
-backup that changes anything puts a copy of it into the store.
+The index is %s.
+Each backup that changes anything puts a copy of it into the store.
 `, path)
 	}
 	return nil

@@ -17,6 +17,28 @@ func (a *app) print(v any) error {
 	return e.Encode(v)
 }
 
+// result prints the result of a command: with --json an object, otherwise text.
+func (a *app) result(object any, format string, args ...any) error {
+	if a.json {
+		return a.print(object)
+	}
+	_, err := fmt.Fprintf(a.out, format, args...)
+	return err
+}
+
+// printList prints items: with --json one object per line, otherwise a table.
+func printList[T, Object any](a *app, items []T, t table[T], object func(T) Object) error {
+	if !a.json {
+		return writeLines(a.out, t.lines(items, a.width()))
+	}
+	for _, item := range items {
+		if err := a.print(object(item)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // errorJSON is one error.
 type errorJSON struct {
 	Type     string `json:"type"`               // error
@@ -31,7 +53,8 @@ func problemJSON(p backup.Problem) errorJSON {
 	return errorJSON{Type: "error", Path: p.Path, Raw: rawBase64(p.Path), Op: p.Op, Error: p.Err}
 }
 
-// printChange prints what a backup of a shard found, or what a restore did or would do, at one path.
+// printChange prints what a backup of a shard found, or what a restore did or would do, at one
+// path.
 func (a *app) printChange(action, shard, path string, sizeBytes int64) {
 	if !a.json {
 		fmt.Fprintf(a.out, "%-12s%s\n", action, display(path))
@@ -64,6 +87,23 @@ func jsonTime(t time.Time) *string {
 	return &s
 }
 
+// jsonID returns the id of a snapshot, or null if there is none.
+func jsonID(id backup.SnapshotID) *string {
+	if id == (backup.SnapshotID{}) {
+		return nil
+	}
+	s := id.String()
+	return &s
+}
+
+// jsonLabels returns labels, which are never null.
+func jsonLabels(labels map[string]string) map[string]string {
+	if labels == nil {
+		return map[string]string{}
+	}
+	return labels
+}
+
 // snapshotJSON is a line of snapshot ls. The names are fixed.
 type snapshotJSON struct {
 	ID          string   `json:"id"`
@@ -83,20 +123,18 @@ type snapshotJSON struct {
 	Reason      string   `json:"reason,omitempty"` // why it failed
 	// The reason why an operator does not want it to count as good.
 	Bad string `json:"bad,omitempty"`
+	// The reasons of the holds that keep it; only in snapshot ls and snapshot show.
+	Holds []string `json:"holds,omitempty"`
 	// The path of the filer's own snapshot that was read instead of the shard.
 	SourceSnapshot string `json:"source_snapshot,omitempty"`
 }
 
 func newSnapshotJSON(s *backup.Snapshot) snapshotJSON {
-	tags := s.Tags
-	if tags == nil {
-		tags = []string{}
-	}
 	return snapshotJSON{
 		ID: s.ID.String(), Filer: s.Filer.Name, Shard: s.Shard.Name, Number: int64(s.Number), State: string(s.State),
 		Started: jsonTime(s.Started), Committed: jsonTime(s.Committed),
 		Files: s.Counts.Files, Directories: s.Counts.Directories, Bytes: s.Counts.Bytes,
-		NewBytes: s.Counts.NewBytes, StoredBytes: s.Counts.StoredBytes, Errors: s.Counts.Errors, Tags: tags, Reason: s.Reason,
+		NewBytes: s.Counts.NewBytes, StoredBytes: s.Counts.StoredBytes, Errors: s.Counts.Errors, Tags: append([]string{}, s.Tags...), Reason: s.Reason,
 		SourceSnapshot: takenFrom(s), Bad: s.Bad,
 	}
 }

@@ -45,7 +45,7 @@ func (l *lookout) watch(ctx context.Context, every time.Duration) (stop func()) 
 // look reports what is missing now and was missing before, unless it was reported already. If it
 // becomes available and is missing again, it is reported again.
 func (l *lookout) look(c *crew) {
-	now := texts(slices.DeleteFunc(c.lacks(l.sites), func(l lack) bool { return !l.Stops }))
+	now := texts(slices.DeleteFunc(c.lacks(l.sites), func(l lack) bool { return !l.Stops }), func(l *lack) string { return l.Text })
 	said := map[string]bool{}
 	for _, text := range now {
 		switch {

@@ -35,11 +35,11 @@ func newLs(a *app) *cobra.Command {
 		Use:   "ls SNAPSHOT[:PATH]",
 		Short: "List files in a snapshot",
 		Long: `Lists a directory of a snapshot, or one file. PATH is relative to the tree that
-was backed up. With --json each entry is an object with all its attributes.
+was backed up. With --json, each entry is an object with all its attributes.
 
-Owners and groups have the names that this machine knows for their numbers. In a
-snapshot of another machine, the names may be those of others: -n prints the
-numbers.`,
+Owners and groups are printed with the names that this machine has for their
+numbers. Another machine may have used the numbers for other names: -n prints
+the numbers.`,
 		Example: `  bctl ls latest
   bctl ls -l latest:home/alice
   bctl ls -R 3f2a:etc --json`,
@@ -51,9 +51,9 @@ numbers.`,
 		ValidArgsFunction: a.completePlace(&c.which),
 	}
 	c.which.flags(a, cmd)
-	cmd.Flags().BoolVarP(&c.recursive, "recursive", "R", false, "all that is below, too, with whole paths")
-	cmd.Flags().BoolVarP(&c.long, "long", "l", false, "type, mode, owner, size and time of each entry")
-	cmd.Flags().BoolVarP(&c.numeric, "numeric", "n", false, "like -l, with the numbers of owners and groups")
+	cmd.Flags().BoolVarP(&c.recursive, "recursive", "R", false, "list subdirectories recursively, with full paths")
+	cmd.Flags().BoolVarP(&c.long, "long", "l", false, "print type, mode, owner, size and time of each entry")
+	cmd.Flags().BoolVarP(&c.numeric, "numeric", "n", false, "like -l, but print owners and groups as numbers")
 	return cmd
 }
 
@@ -101,7 +101,7 @@ func (c *lsCommand) directory(ctx context.Context, i index.Catalog, s *backup.Sn
 				case !full && (errors.Is(err, backup.ErrCorrupt) || err == nil && self == nil):
 					self = e // only its name is shown
 				case errors.Is(err, backup.ErrCorrupt) || err == nil && self == nil:
-					c.flaws.lacks(path)
+					c.flaws.addIncomplete(path)
 					self = nameOnly(e)
 				case err != nil:
 					return err
@@ -117,7 +117,7 @@ func (c *lsCommand) directory(ctx context.Context, i index.Catalog, s *backup.Sn
 	var entries []backup.Entry
 	for e, err := range browse.Entries(ctx, i, s.ID, dir) {
 		if errors.Is(err, backup.ErrCorrupt) {
-			c.flaws.lacks(dir)
+			c.flaws.addIncomplete(dir)
 			break
 		}
 		if err != nil {

@@ -27,8 +27,8 @@ func (f *flaws) lists(path string, e *backup.Entry, marked bool) {
 	}
 }
 
-// lacks records a directory whose pages are not all in the index.
-func (f *flaws) lacks(path string) { f.lacking = addHint(f.lacking, path) }
+// addIncomplete records a directory whose pages are not all in the index.
+func (f *flaws) addIncomplete(path string) { f.lacking = addHint(f.lacking, path) }
 
 func addHint(list []string, path string) []string {
 	if path == "" {
@@ -45,7 +45,7 @@ func addHint(list []string, path string) []string {
 // It returns an error if the list is not complete.
 func (f *flaws) conclude(ctx context.Context, a *app, i index.Catalog, id backup.SnapshotID, path string, self *backup.Entry) error {
 	if self.Kind == backup.Directory && f.listed == 0 && self.Flags&(backup.Unreadable|backup.AttributesUnknown) != 0 {
-		return absent("directory %q could not be read when it was backed up, and nothing is known of what was in it", path)
+		return absent("directory %q could not be read when it was backed up, so its contents are not known", path)
 	}
 	dir := path
 	if self.Kind != backup.Directory {
@@ -54,17 +54,17 @@ func (f *flaws) conclude(ctx context.Context, a *app, i index.Catalog, id backup
 	above, stale, err := browse.Unread(ctx, i, id, dir)
 	switch {
 	case errors.Is(err, backup.ErrCorrupt):
-		f.lacks(above)
+		f.addIncomplete(above)
 	case err != nil:
 		return err
 	case stale:
-		a.note("directory %q could not be read when it was backed up; this is as an earlier snapshot had it", "/"+above)
+		a.note("directory %q could not be read during the backup; its entries are those of an earlier snapshot", "/"+above)
 	}
 	if len(f.flawed) > 0 {
-		a.note("not as the file server had it (bctl ls -l says why): %s", some(f.flawed, ", "))
+		a.note("differs from the file server (bctl ls -l shows the reason): %s", some(f.flawed, ", "))
 	}
 	if len(f.lacking) > 0 {
-		return fmt.Errorf("the list is not complete: the index lacks pages of %s, or has damaged ones; another snapshot may have them: %w", some(f.lacking, ", "), backup.ErrCorrupt)
+		return fmt.Errorf("the list is incomplete: pages of %s are missing from the index or damaged; try another snapshot: %w", some(f.lacking, ", "), backup.ErrCorrupt)
 	}
 	return nil
 }

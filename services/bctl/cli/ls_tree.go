@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
@@ -43,7 +44,7 @@ func (l *treeLister) list(ctx context.Context) error {
 		page, err := listing.DecodePage(v)
 		if err != nil {
 			page = backup.Page{Path: v.Path, Key: v.Key} // neither its entries nor its next page are known
-			l.flaws.lacks(v.Path)
+			l.flaws.addIncomplete(v.Path)
 		}
 		if err := l.page(ctx, &page); err != nil {
 			return err
@@ -123,14 +124,9 @@ func (l *treeLister) leave(path string, all bool) error {
 			return nil
 		}
 		if d.chain.Err() != nil {
-			l.flaws.lacks(d.path)
+			l.flaws.addIncomplete(d.path)
 		}
-		names := make([]string, 0, len(d.expected))
-		for name := range d.expected {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		for _, name := range names {
+		for _, name := range slices.Sorted(maps.Keys(d.expected)) {
 			e := d.expected[name]
 			if err := l.missing(backup.Join(d.path, name), &e); err != nil {
 				return err
@@ -144,7 +140,7 @@ func (l *treeLister) leave(path string, all bool) error {
 
 // missing lists a directory of which only the name is known.
 func (l *treeLister) missing(path string, e *backup.Entry) error {
-	l.flaws.lacks(path)
+	l.flaws.addIncomplete(path)
 	return l.entry(path, path, nameOnly(e))
 }
 

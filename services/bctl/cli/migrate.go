@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -13,22 +12,30 @@ import (
 )
 
 func newMigrate(a *app) *cobra.Command {
-	return &cobra.Command{
+	finish := false
+	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Upgrade the index to this version of bctl",
-		Long: `Brings the schema of the index up to this version of bctl. It may be run at any
-time, by several processes at once, and while services run.
+		Long: `Migrates the schema of the index to this version of bctl. You can run it at any
+time, from several processes at once, and while services run.
 
-To upgrade a fleet, run this with the new bctl first, and then restart the
-services one after another. Until then those of the release before work with the
-new schema. A schema that is newer than this bctl is left as it is.`,
-		Example: `  bctl migrate --config fleet.yaml`,
-		Args:    args(cobra.NoArgs),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return migrate(cmd.Context(), a) },
+To upgrade a fleet, run this with the new bctl first, then restart the services
+one after another. Services of the previous release work with the new schema
+until then. A schema that is newer than this bctl is not changed.
+
+When all services of the fleet have been upgraded, and all machines that
+restore, run this with --finish. Older versions are then refused, and the index
+stores changed directories as patches, which older versions cannot read.`,
+		Example: `  bctl migrate --config fleet.yaml
+  bctl migrate --config fleet.yaml --finish`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return migrate(cmd.Context(), a, finish) },
 	}
+	cmd.Flags().BoolVar(&finish, "finish", false, "all services have been upgraded: refuse older versions from now on")
+	return cmd
 }
 
-func migrate(ctx context.Context, a *app) error {
+func migrate(ctx context.Context, a *app, finish bool) error {
 	i, err := open.Index(ctx, a.cfg, false)
 	if err != nil {
 		return a.noIndex(ctx, err)
@@ -43,16 +50,17 @@ func migrate(ctx context.Context, a *app) error {
 			return lost // it was not created just now
 		}
 	}
-	if a.json {
-		return a.print(struct {
-			From int64 `json:"from"`
-			To   int64 `json:"to"`
-		}{from, to})
+	if finish {
+		if err := i.RequireNewest(ctx); err != nil {
+			return err
+		}
+	}
+	type migratedJSON struct {
+		From int64 `json:"from"`
+		To   int64 `json:"to"`
 	}
 	if from == to {
-		_, err = fmt.Fprintf(a.out, "the index is at version %d already\n", to)
-	} else {
-		_, err = fmt.Fprintf(a.out, "the index went from version %d to %d\n", from, to)
+		return a.result(migratedJSON{from, to}, "the index is already at version %d\n", to)
 	}
-	return err
+	return a.result(migratedJSON{from, to}, "the index was migrated from version %d to %d\n", from, to)
 }

@@ -16,14 +16,23 @@ import (
 	"github.com/bctl/bctl/services/bctl/open"
 )
 
-// Services and other conditions that a fleet lacks, so that work does not proceed.
+// Missing services and other conditions that keep the work of a fleet from proceeding.
 
 // A lack is one missing service or condition.
 type lack struct {
-	What  string // nats, committer, walker, reader or clock
+	What  string // nats, committer, walker, reader, clock or brake
 	Site  string // of workers
 	Text  string
 	Stops bool // work cannot proceed; otherwise there are only fewer workers
+	Warns bool // nothing is missing, but some services do less than they should
+}
+
+// line formats a lack for people.
+func (l *lack) line() string {
+	if l.Warns {
+		return "WARNING  " + l.Text
+	}
+	return "MISSING  " + l.Text
 }
 
 // A crew is the services of a fleet, as reported through NATS.
@@ -32,8 +41,8 @@ type crew struct {
 	err      error     // why the services are not known
 	heard    time.Time // when they answered, by the clock of this machine
 	services []flow.Instance
-	// unnamed are the posts whose work is taken by services that do not announce themselves: those of
-	// an earlier version.
+	// unnamed are the posts whose work is taken by services that do not announce themselves: those
+	// of an earlier version.
 	unnamed map[post]bool
 }
 
@@ -52,9 +61,9 @@ func (c *crew) lacks(sites []string) (list []lack) {
 	case !c.asked:
 		return nil
 	case errors.Is(c.err, flow.ErrDenied):
-		return []lack{{What: "nats", Text: "nobody knows which services run: NATS does not allow this user to ask (bctl deploy refresh writes the permission)"}}
+		return []lack{{What: "nats", Text: "cannot list the services: NATS denies this user the request (bctl deploy refresh writes the permission)"}}
 	case c.err != nil:
-		return []lack{{What: "nats", Text: "nobody knows which services run: " + firstLine(c.err.Error()), Stops: true}}
+		return []lack{{What: "nats", Text: "cannot list the services: " + firstLine(c.err.Error()), Stops: true}}
 	}
 	list = append(list, c.lacksLeader()...)
 	for _, site := range sites {
@@ -79,6 +88,17 @@ func (c *crew) limits() (l policy.Limits, known, scheduled bool) {
 	return l, known, scheduled
 }
 
+// unscheduled reports whether committers run, and none of them schedules.
+func (c *crew) unscheduled() bool {
+	_, known, scheduled := c.limits()
+	return known && !scheduled
+}
+
+// ready reports whether a service of a role is ready.
+func (c *crew) ready(role flow.Role) bool {
+	return slices.ContainsFunc(c.services, func(i flow.Instance) bool { return i.Role == role && i.Ready && !i.Silent && !i.Lost })
+}
+
 // of returns the services of a role at a site that have not left.
 func (c *crew) of(role flow.Role, site string) (list []*flow.Instance) {
 	for n := range c.services {
@@ -90,11 +110,11 @@ func (c *crew) of(role flow.Role, site string) (list []*flow.Instance) {
 	return list
 }
 
-// lacksLeader returns a lack unless a committer leads. Committers that do not lead assign and commit
-// work, too, if they are ready; a wrong clock keeps them only from leading.
+// lacksLeader returns a lack unless a committer leads. Committers that do not lead assign and
+// commit work, too, if they are ready; a wrong clock keeps them only from leading.
 func (c *crew) lacksLeader() []lack {
 	committers := c.of(flow.RoleCommitter, "")
-	const stops = "nothing is handed out, committed or scheduled"
+	const stops = "no work is assigned, committed or scheduled"
 	switch {
 	case len(committers) == 0 && c.unnamed[post{flow.RoleCommitter, ""}]:
 		return nil
@@ -103,7 +123,7 @@ func (c *crew) lacksLeader() []lack {
 	case slices.ContainsFunc(committers, func(s *flow.Instance) bool { return s.Leads && !s.Silent }):
 		return nil
 	}
-	l := lack{What: "committer", Text: "no committer leads: leases are not renewed, lost queues are not made again, and nothing may be scheduled"}
+	l := lack{What: "committer", Text: "no committer leads: leases are not renewed, lost queues are not recreated, and no backup is scheduled"}
 	if !slices.ContainsFunc(committers, assigns) {
 		l = lack{What: "committer", Text: "no committer works: " + stops, Stops: true}
 	}
@@ -171,30 +191,40 @@ func ailment(s *flow.Instance) string {
 	case !s.Ready:
 		return "not ready"
 	case s.HandedBack > 0:
-		return "work is handed back: " + display(firstLine(s.HandedBackWhy))
+		return "handed work back within the last minute: " + display(firstLine(s.HandedBackWhy))
 	}
 	return ""
 }
 
 // ailments describes the ailments of services: "r1, r2: drained; r3: no answer".
 func ailments(services []*flow.Instance) string {
-	var order []string
-	names := map[string][]string{}
+	var names namesByText
 	for _, s := range services {
-		why := ailment(s)
-		if why == "" {
-			continue
+		if why := ailment(s); why != "" {
+			names.add(why, display(s.Name))
 		}
-		if names[why] == nil {
-			order = append(order, why)
-		}
-		names[why] = append(names[why], display(s.Name))
 	}
-	parts := make([]string, len(order))
-	for n, why := range order {
-		parts[n] = someNames(names[why]) + ": " + why
+	parts := make([]string, len(names.order))
+	for n, why := range names.order {
+		parts[n] = someNames(names.of[why]) + ": " + why
 	}
 	return strings.Join(parts, "; ")
+}
+
+// A namesByText groups names by a text that applies to them. The texts keep their order.
+type namesByText struct {
+	order []string
+	of    map[string][]string
+}
+
+func (g *namesByText) add(text, name string) {
+	if g.of == nil {
+		g.of = map[string][]string{}
+	}
+	if g.of[text] == nil {
+		g.order = append(g.order, text)
+	}
+	g.of[text] = append(g.of[text], name)
 }
 
 // someNames joins the first of the names.
@@ -205,7 +235,7 @@ func someNames(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// ailing returns the services that do less than they should although others do the work, and those
+// ailing returns the services that do less than they should while others do their work, and those
 // with a wrong clock.
 func (c *crew) ailing(said []lack) (list []lack) {
 	for _, role := range []flow.Role{flow.RoleCommitter, flow.RoleWalker, flow.RoleReader} {
@@ -221,14 +251,14 @@ func (c *crew) ailing(said []lack) (list []lack) {
 				continue
 			}
 			if why := ailments(c.of(role, site)); why != "" {
-				list = append(list, lack{What: string(role), Site: site, Text: string(role) + "s" + at(site) + ": " + why})
+				list = append(list, lack{What: string(role), Site: site, Text: string(role) + "s" + at(site) + ": " + why, Warns: true})
 			}
 		}
 	}
 	for n := range c.services {
 		s := &c.services[n]
 		if s.ClockKnown && !s.Silent && !s.Lost && s.ClockAhead.Abs() > mostAhead {
-			list = append(list, lack{What: "clock", Site: s.Site, Text: fmt.Sprintf("the clock of %s%s is %s that of the index", display(s.Name), at(s.Site), off(s.ClockAhead))})
+			list = append(list, lack{What: "clock", Site: s.Site, Text: fmt.Sprintf("the clock of %s%s is %s that of the index", display(s.Name), at(s.Site), off(s.ClockAhead)), Warns: true})
 		}
 	}
 	return list
@@ -263,11 +293,11 @@ func lacking(list []lack, role flow.Role, site string) *lack {
 	return nil
 }
 
-// texts returns the distinct texts of lacks.
-func texts(list []lack) (said []string) {
-	for _, l := range list {
-		if !slices.Contains(said, l.Text) {
-			said = append(said, l.Text)
+// texts returns what text returns for each lack, without repetitions.
+func texts(list []lack, text func(*lack) string) (said []string) {
+	for n := range list {
+		if s := text(&list[n]); !slices.Contains(said, s) {
+			said = append(said, s)
 		}
 	}
 	return said

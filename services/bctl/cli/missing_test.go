@@ -33,8 +33,8 @@ func with(list []flow.Instance, n int, change func(*flow.Instance)) []flow.Insta
 
 func TestMissing(t *testing.T) {
 	all := serving("committer - c1", "walker oslo w1", "reader oslo r1", "reader oslo r2")
-	const nobodyLeads = "nothing is handed out, committed or scheduled"
-	const lessWork = "leases are not renewed, lost queues are not made again, and nothing may be scheduled"
+	const nobodyLeads = "no work is assigned, committed or scheduled"
+	const lessWork = "leases are not renewed, lost queues are not recreated, and no backup is scheduled"
 	for name, test := range map[string]struct {
 		crew crew
 		want []string // those that stop work are prefixed with !
@@ -42,9 +42,9 @@ func TestMissing(t *testing.T) {
 		"one machine": {crew{}, nil},
 		"nothing":     {crew{asked: true, services: all}, nil},
 		"NATS": {crew{asked: true, err: fmt.Errorf("nats nats://x does not answer: no\nserver: %w", backup.ErrUnavailable)},
-			[]string{"!nobody knows which services run: nats nats://x does not answer: no"}},
+			[]string{"!cannot list the services: nats nats://x does not answer: no"}},
 		"old permissions": {crew{asked: true, err: flow.ErrDenied},
-			[]string{"nobody knows which services run: NATS does not allow this user to ask (bctl deploy refresh writes the permission)"}},
+			[]string{"cannot list the services: NATS denies this user the request (bctl deploy refresh writes the permission)"}},
 		"everybody": {crew{asked: true}, []string{"!no committer runs: " + nobodyLeads, "!no walker and no reader at site oslo"}},
 		"everybody is of an earlier version": {crew{asked: true, unnamed: map[post]bool{
 			{flow.RoleCommitter, ""}: true, {flow.RoleWalker, "oslo"}: true, {flow.RoleReader, "oslo"}: true,
@@ -66,7 +66,7 @@ func TestMissing(t *testing.T) {
 			[]string{`readers at site oslo: r1: not ready: "store: \x1b[31mfull"`}},
 		"the store is full": {crew{asked: true, services: with(with(all, 3, full), 2, full)},
 			[]string{"!no reader at site oslo takes work: r1, r2: not ready: store: full"}},
-		"a reader does not see a filer": {crew{asked: true, services: with(all, 2, blind)}, []string{"readers at site oslo: r1: work is handed back: nothing is there; is it mounted here?"}},
+		"a reader does not see a filer": {crew{asked: true, services: with(all, 2, blind)}, []string{"readers at site oslo: r1: handed work back within the last minute: nothing is there; is it mounted here?"}},
 		"a reader hangs":                {crew{asked: true, services: with(all, 3, func(s *flow.Instance) { s.Silent = true })}, []string{"readers at site oslo: r2: no answer"}},
 		"a clock": {crew{asked: true, services: with(all, 3, func(s *flow.Instance) { s.ClockKnown, s.ClockAhead = true, -5*time.Minute })},
 			[]string{"the clock of r2 at site oslo is 5m behind that of the index"}},

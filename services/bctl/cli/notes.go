@@ -2,12 +2,15 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/policy"
 	"github.com/bctl/bctl/internal/selection"
@@ -17,46 +20,83 @@ import (
 
 // Notes on settings that are valid but may be unintended.
 
-// askSiteFor is how long NATS may take to report the services of a site. The filer is already
-// registered by then.
-const askSiteFor = 5 * time.Second
+// askSitesFor is how long NATS may take to report the services of sites. The filers are already
+// registered by then. A fleet that starts takes the longest.
+const askSitesFor = 15 * time.Second
 
-// noteSite prints a note if no service takes the work of a site.
-func (a *app) noteSite(ctx context.Context, i index.Index, site string) {
-	if !a.cfg.Fleet() {
+// noteSites prints a note for each site whose work no service takes.
+func (a *app) noteSites(ctx context.Context, i index.Index, sites ...string) {
+	if !a.cfg.Fleet() || len(sites) == 0 {
 		return
 	}
-	walkers, readers, err := a.served(ctx, i, site)
+	taken, err := a.taken(ctx, i, sites)
 	if err != nil {
-		a.note("nobody knows whether workers serve site %s: %v", site, err)
+		a.note("cannot check for workers at site %s: %v", some(sites, ", "), err)
 		return
 	}
-	missing := "walker and no reader"
-	switch {
-	case walkers && readers:
-		return
-	case walkers:
-		missing = "reader"
-	case readers:
-		missing = "walker"
+	for _, site := range sites {
+		walkers, readers := taken[post{flow.RoleWalker, site}], taken[post{flow.RoleReader, site}]
+		missing := "walker and no reader"
+		switch {
+		case walkers && readers:
+			continue
+		case walkers:
+			missing = "reader"
+		case readers:
+			missing = "walker"
+		}
+		a.note("no %s takes work of site %s: nothing there is backed up; start one with the setting worker.site: %[2]s", missing, site)
 	}
-	a.note("no %s takes work of site %s: nothing there is backed up until one runs with the setting worker.site: %[2]s", missing, site)
 }
 
-// served queries NATS for the services that take the work of a site.
-func (a *app) served(ctx context.Context, i index.Index, site string) (walkers, readers bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askSiteFor)
+// taken queries NATS for the services of sites. A service that is there counts also while it is not
+// ready, for instance because it has just started: bctl status reports that.
+func (a *app) taken(ctx context.Context, i index.Index, sites []string) (map[post]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, askSitesFor)
 	defer cancel()
 	repository, err := i.Repository(ctx)
 	if err != nil {
-		return false, false, err
+		return nil, err
 	}
 	conn, err := open.NATS(a.cfg, "bctl filer", repository.ID, a.log)
 	if err != nil {
-		return false, false, err
+		return nil, err
 	}
 	defer conn.Close()
-	return conn.Served(ctx, site)
+	all := func(there []flow.Instance) bool {
+		found := posts(there)
+		return !slices.ContainsFunc(sites, func(site string) bool {
+			return !found[post{flow.RoleWalker, site}] || !found[post{flow.RoleReader, site}]
+		})
+	}
+	there, err := conn.AwaitInstances(ctx, all)
+	taken := posts(there)
+	switch {
+	case err == nil && all(there):
+		return taken, nil
+	case err != nil && !errors.Is(err, flow.ErrDenied):
+		return nil, err
+	}
+	for _, site := range sites { // services of an earlier version do not announce themselves
+		walk, read, err := conn.Served(ctx, site)
+		if err != nil {
+			return nil, err
+		}
+		walkers, readers := post{flow.RoleWalker, site}, post{flow.RoleReader, site}
+		taken[walkers], taken[readers] = taken[walkers] || walk, taken[readers] || read
+	}
+	return taken, nil
+}
+
+// posts returns the posts of services that are there, and are not to take less work.
+func posts(services []flow.Instance) map[post]bool {
+	found := map[post]bool{}
+	for n := range services {
+		if s := &services[n]; !s.Silent && !s.Draining {
+			found[post{s.Role, s.Site}] = true
+		}
+	}
+	return found
 }
 
 // noteNested prints a note if a shard of a filer is inside another one, or is the same tree, so
@@ -109,7 +149,7 @@ func nested(inner, outer *index.ShardStatus, policies []backup.Policy) string {
 	if !ok || leavesOut(outer, policies, below) {
 		return ""
 	}
-	return fmt.Sprintf("shard %s of %s is inside shard %s, which backs it up as well: unless that is meant, exclude %s from %[3]s (bctl shard set %[2]s %[3]s --exclude)",
+	return fmt.Sprintf("shard %s of %s is inside shard %s and is backed up twice: if that is not intended, exclude %s from %[3]s (bctl shard set %[2]s %[3]s --exclude)",
 		display(inner.Name), display(inner.Filer.Name), display(outer.Name), display("/"+below))
 }
 
@@ -125,7 +165,7 @@ func leavesOut(s *index.ShardStatus, policies []backup.Policy, below string) boo
 		return err == nil
 	}
 	for ; below != "."; below = path.Dir(below) {
-		if m.Excluded(below, true) {
+		if m.Matches(below, true) {
 			return true
 		}
 	}
@@ -151,9 +191,6 @@ func (a *app) checkPolicy(p, was backup.Policy) error {
 		for _, text := range notes {
 			a.note("policy %s: %s", display(p.Name), text)
 		}
-	}
-	if p.Retention != was.Retention && p.Retention != (backup.Retention{}) {
-		a.note("policy %s: how long snapshots are kept is stored, and nothing follows it yet: this release deletes no snapshot", display(p.Name))
 	}
 	return nil
 }

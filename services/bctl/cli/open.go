@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -21,8 +22,13 @@ const (
 	toWrite               // and to read
 )
 
+// patience is how long the index may take to answer before a warning is logged.
+const patience = 3 * time.Second
+
 // openIndex opens the index.
 func (a *app) openIndex(ctx context.Context, to access) (i index.Index, err error) {
+	late := time.AfterFunc(patience, func() { a.log.Warn("the index has not answered yet, waiting", "seconds", patience.Seconds()) })
+	defer late.Stop()
 	logged := a.indexLogged()
 	if to == toRead {
 		i, err = open.IndexReadOnly(ctx, a.cfg)
@@ -36,7 +42,7 @@ func (a *app) openIndex(ctx context.Context, to access) (i index.Index, err erro
 	if err == nil { // an empty index is not that of a repository without snapshots
 		_, err = i.Repository(ctx)
 		if errors.Is(err, backup.ErrNoRepository) {
-			err = fmt.Errorf("%w (bctl init makes one, or finishes making it)", err)
+			err = fmt.Errorf("%w (create it, or finish creating it, with bctl init)", err)
 		}
 	}
 	if err != nil {
@@ -66,9 +72,9 @@ func (a *app) noIndex(ctx context.Context, err error) error {
 		return err
 	}
 	if path, local := a.cfg.IndexPath(); local {
-		return fmt.Errorf("%w. There is none in %s: if that is the wrong place, name the right one (--repo, --index); if it is the right one, bctl index rebuild makes the index again from the copy in the store", lost, path)
+		return fmt.Errorf("%w. There is none in %s: if the location is wrong, correct it (--repo, --index); otherwise rebuild the index from its copy in the store with bctl index rebuild", lost, path)
 	}
-	return fmt.Errorf("%w: restore the database from its last dump, or name the right one", lost)
+	return fmt.Errorf("%w: restore the database from its last dump, or correct index.url", lost)
 }
 
 // withIndex calls do, for commands that need only the index.
@@ -102,13 +108,18 @@ func (a *app) storeGone(ctx context.Context, i index.Index, err error) error {
 // A repository is an index and its store.
 type repository struct {
 	index  index.Index
-	store  store.Store
+	store  store.Store // nil: it did not respond, and is not needed
 	object repo.Object
 }
 
 // close closes both. Data to be stored was already stored, or an error was reported, so errors of
 // closing add nothing.
-func (r *repository) close() { _ = errors.Join(r.store.Close(), r.index.Close()) }
+func (r *repository) close() {
+	if r.store != nil {
+		_ = r.store.Close()
+	}
+	_ = r.index.Close()
+}
 
 // openRepository opens index and store, and checks that they belong to the same repository.
 func (a *app) openRepository(ctx context.Context, to access) (*repository, error) {
@@ -138,6 +149,48 @@ func (a *app) openRepository(ctx context.Context, to access) (*repository, error
 		return nil, err
 	}
 	return r, nil
+}
+
+// openToRegister is openRepository for a command that only registers work for services. It does not
+// wait for a store that does not respond: the services do.
+func (a *app) openToRegister(ctx context.Context) (*repository, error) {
+	i, err := a.openIndex(ctx, toWrite)
+	if err != nil {
+		return nil, err
+	}
+	r := &repository{index: i}
+	if err := a.lookAtStore(ctx, r); err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// lookAtStore tries once whether the store has the repository of the index, and is as new. If the
+// store does not respond, a note reports it.
+func (a *app) lookAtStore(ctx context.Context, r *repository) error {
+	asking, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	once := *a.cfg
+	once.Store.Retry = -1
+	s, err := open.Store(asking, &once, false, a.log)
+	if err == nil {
+		r.store = s
+		if r.object, err = repo.Check(asking, s, r.index); err == nil {
+			err = checkCurrent(asking, r.index, s)
+		}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case asking.Err() == nil && !errors.Is(err, backup.ErrUnavailable):
+		return wrongSetting(err)
+	}
+	a.note("%v; the services may wait for the store, too, and make the snapshots when it answers (bctl doctor tests the store)", err)
+	r.object.Repository, err = r.index.Repository(ctx)
+	return err
 }
 
 // openSealed returns the Opener for packs, and the key of the chunks' hashes.

@@ -100,7 +100,7 @@ func leftOut(paths []string, root string) (own []string, err error) {
 			return nil, err
 		}
 		if len(inside) > 0 {
-			return nil, fmt.Errorf("%s is the repository %s, or a part of it: nothing can be backed up from there, or restored to it: %w", root, path, backup.ErrInvalid)
+			return nil, fmt.Errorf("%s is in the repository %s: it cannot be backed up or used as a restore target: %w", root, path, backup.ErrInvalid)
 		}
 		for _, place := range places {
 			if !slices.ContainsFunc(own, func(o string) bool { return strings.HasPrefix(place+"/", o+"/") }) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -17,24 +18,25 @@ import (
 func newPolicy(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use: "policy", Short: "Manage backup schedules", Aliases: []string{"policies"},
-		Long: `A policy says when the shards of some filers are backed up, what is left out,
-and how long snapshots are kept. Labels choose the filers. The committers of a
-fleet follow policies: a change holds within seconds. On one machine nothing
-follows them: a timer (systemd, cron) has to run bctl backup.`,
+		Long: `A policy sets when the shards of some filers are backed up, which files are
+excluded, and how long snapshots are kept. Labels select the filers. The
+committers of a fleet apply policies; a change takes effect within seconds. On
+one machine policies have no effect: use a timer (systemd, cron) that runs bctl
+backup and bctl forget --policy --prune.`,
 	})
-	cmd.AddCommand(newPolicySet(a), newPolicyLs(a), newPolicyShow(a), newPolicyRm(a), newPolicyNext(a))
+	cmd.AddCommand(newPolicySet(a), newPolicyLs(a), newPolicyShow(a), newPolicyRm(a), newPolicyNext(a), newPolicySimulate(a))
 	return cmd
 }
 
 // policyFlags are the settings of a policy.
 type policyFlags struct {
-	schedule, timeZone            string
-	jitter, recoveryPoint, within time.Duration
-	windows, labels               []string
-	keep                          backup.Retention
-	floor                         int // percent
-	pause, resume                 bool
-	exclusions                    exclusions
+	schedule, timeZone    string
+	jitter, recoveryPoint time.Duration
+	windows, labels       []string
+	keep                  keepFlags
+	floor                 int // percent
+	pause, resume         bool
+	exclusions            exclusions
 }
 
 func (f *policyFlags) flags(cmd *cobra.Command) {
@@ -43,55 +45,26 @@ func (f *policyFlags) flags(cmd *cobra.Command) {
 	flags.StringVar(&f.timeZone, "time-zone", "", "time `ZONE` of schedule and windows (Europe/Berlin; default: UTC)")
 	timeFlag(flags, &f.jitter, "jitter", "spread the shards over this `TIME` (2h)")
 	flags.StringArrayVar(&f.windows, "window", nil, "begin snapshots only in this `WINDOW` (\"mon-fri 20:00-06:00\"; may be repeated)")
-	timeFlag(flags, &f.recoveryPoint, "recovery-point", "how old a last good snapshot may get, a `TIME` (26h, 8d); 0: until the shard is due again")
-	numberFlag(flags, &f.floor, "floor", 0, 0, 100, "`PERCENT` of a filer's limits that the governor leaves in any case; 0: an eighth")
-	numberFlag(flags, &f.keep.Last, "keep-last", 0, 0, most, "keep the newest `N` snapshots of each shard")
-	numberFlag(flags, &f.keep.Hourly, "keep-hourly", 0, 0, most, "keep the newest of each of the last `N` hours that have one")
-	numberFlag(flags, &f.keep.Daily, "keep-daily", 0, 0, most, "the same of `N` days")
-	numberFlag(flags, &f.keep.Weekly, "keep-weekly", 0, 0, most, "the same of `N` weeks")
-	numberFlag(flags, &f.keep.Monthly, "keep-monthly", 0, 0, most, "the same of `N` months")
-	numberFlag(flags, &f.keep.Yearly, "keep-yearly", 0, 0, most, "the same of `N` years")
-	timeFlag(flags, &f.within, "keep-within", "keep those that are not older than this `TIME` (14d)")
-	flags.StringArrayVar(&f.labels, "label", nil, "of filers with the label `KEY=VALUE` (may be repeated: with all of them; none: of all filers)")
-	flags.BoolVar(&f.pause, "pause", false, "begin nothing until --resume")
-	flags.BoolVar(&f.resume, "resume", false, "go on")
+	timeFlag(flags, &f.recoveryPoint, "recovery-point", "maximum age (`TIME`: 26h, 8d) of the last good snapshot; 0: until the shard is due again")
+	numberFlag(flags, &f.floor, "floor", 0, 0, 100, "minimum `PERCENT` of a filer's limits that the governor leaves; 0: an eighth")
+	f.keep.flags(flags)
+	flags.StringArrayVar(&f.labels, "label", nil, "apply to filers with all labels `KEY=VALUE` (may be repeated; without: to all filers)")
+	flags.BoolVar(&f.pause, "pause", false, "start no backups until --resume")
+	flags.BoolVar(&f.resume, "resume", false, "start backups again")
 	f.exclusions.flags(cmd, "each shard")
 }
 
 // apply returns p with the given flags applied.
 func (f *policyFlags) apply(cmd *cobra.Command, p backup.Policy) (_ backup.Policy, err error) {
 	given := cmd.Flags().Changed
-	if given("schedule") {
-		p.Schedule = f.schedule
-	}
-	if given("time-zone") {
-		p.TimeZone = f.timeZone
-	}
-	if given("window") {
-		p.Windows = notEmpty(f.windows)
-	}
-	for _, d := range []struct {
-		flag  string
-		value time.Duration
-		to    *time.Duration
-	}{{"jitter", f.jitter, &p.Jitter}, {"recovery-point", f.recoveryPoint, &p.RecoveryPoint}, {"keep-within", f.within, &p.Retention.Within}} {
-		if given(d.flag) {
-			*d.to = d.value
-		}
-	}
-	for _, n := range []struct {
-		flag  string
-		value int
-		to    *int
-	}{
-		{"floor", f.floor, &p.Floor},
-		{"keep-last", f.keep.Last, &p.Retention.Last}, {"keep-hourly", f.keep.Hourly, &p.Retention.Hourly},
-		{"keep-daily", f.keep.Daily, &p.Retention.Daily}, {"keep-weekly", f.keep.Weekly, &p.Retention.Weekly},
-		{"keep-monthly", f.keep.Monthly, &p.Retention.Monthly}, {"keep-yearly", f.keep.Yearly, &p.Retention.Yearly},
-	} {
-		if given(n.flag) {
-			*n.to = n.value
-		}
+	setIf(given("schedule"), &p.Schedule, f.schedule)
+	setIf(given("time-zone"), &p.TimeZone, f.timeZone)
+	setIf(given("window"), &p.Windows, notEmpty(f.windows))
+	setIf(given("jitter"), &p.Jitter, f.jitter)
+	setIf(given("recovery-point"), &p.RecoveryPoint, f.recoveryPoint)
+	setIf(given("floor"), &p.Floor, f.floor)
+	if err := f.keep.apply(given, &p.Retention); err != nil {
+		return p, err
 	}
 	if given("label") {
 		if p.Labels, err = changeLabels(p.Labels, f.labels); err != nil {
@@ -132,20 +105,23 @@ func newPolicySet(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Create or change a policy",
-		Long: `Makes a policy, which needs a --schedule, or changes what the flags name of one
-that is there, and nothing else. It holds for filers that have all of its
-labels; of several such policies the one with the most labels holds, then the
-first by name.
+		Long: `Creates a policy, which needs a --schedule, or changes the settings that the
+flags name and no others. A policy applies to filers that have all of its
+labels. If several match, the one with the most labels applies, then the first
+by name.
 
-A shard is due when its last good snapshot was begun before the schedule's last
-occurrence, and begun as soon as a window and the limits of running snapshots
-(worker.max_running per site, worker.max_running_per_filer) allow: what has the
-nearest deadline comes first. A run that was missed is run once.
+A shard is due if its last good snapshot was started before the most recent time
+in the schedule. Its backup starts as soon as a window and the limits of running
+snapshots (worker.max_running per site, worker.max_running_per_filer) allow. The
+shard with the nearest deadline starts first. A missed run is made up once.
 
---label KEY- removes a label. Windows and exclusions take the place of those
-that were there; --window '', --exclude '', --exclude-if-present '' and
---exclude-larger-than 0 empty them. How long snapshots are kept is noted;
-nothing is deleted yet.`,
+--label KEY- removes a label. Windows and exclusions replace the previous ones;
+--window '', --exclude '', --exclude-if-present '' and --exclude-larger-than 0
+clear them.
+
+The rules (--keep-…) select the snapshots of each shard that are kept. The
+others are forgotten after the next snapshot. Without a rule, all are kept.
+bctl forget --policy --dry-run shows beforehand what would be forgotten.`,
 		Example: `  bctl policy set nightly --schedule '30 1 * * *' \
     --time-zone Europe/Berlin --jitter 2h --recovery-point 30h
   bctl policy set weekend --label tier=bronze \
@@ -167,7 +143,7 @@ func (a *app) setPolicy(cmd *cobra.Command, i index.Index, f *policyFlags, name 
 	p := was
 	if errors.Is(err, backup.ErrNotFound) {
 		if f.schedule == "" {
-			return usage("policy %s is not there, and a new one needs a --schedule", display(name))
+			return usage("policy %s does not exist; to create it, give a --schedule", display(name))
 		}
 		p, err = backup.Policy{Name: name}, nil
 	}
@@ -180,22 +156,23 @@ func (a *app) setPolicy(cmd *cobra.Command, i index.Index, f *policyFlags, name 
 	if err := a.checkPolicy(p, was); err != nil {
 		return err
 	}
-	if p, err = i.SetPolicy(cmd.Context(), p); err != nil {
-		return wrongSetting(err)
+	changed, done := !reflect.DeepEqual(p, was), "unchanged"
+	if changed {
+		if p, err = i.SetPolicy(cmd.Context(), p); err != nil {
+			return wrongSetting(err)
+		}
+		if done = "changed"; p.Revision == 1 {
+			done = "created"
+		}
 	}
 	of, err := bindings(cmd.Context(), i)
 	if err != nil {
 		return err
 	}
-	if a.json {
-		err = a.print(newPolicyJSON(&p, of[p.ID]))
-	} else {
-		done := "changed"
-		if p.Revision == 1 {
-			done = "made"
-		}
-		_, err = fmt.Fprintf(a.out, "policy %s is %s; it holds for %s. bctl policy next tells what is due\n", display(name), done, counted(len(of[p.ID]), "filer"))
-	}
+	object := newPolicyJSON(&p, of[p.ID])
+	object.Changed = &changed
+	err = a.result(object, "policy %s is %s; it applies to %s. bctl policy next lists the shards that are due\n",
+		display(name), done, counted(len(of[p.ID]), "filer"))
 	a.notePolicies(1)
 	return err
 }
@@ -205,7 +182,7 @@ func (a *app) notePolicies(policies int) {
 	if _, local := a.cfg.IndexPath(); !local || a.cfg.Fleet() || policies == 0 {
 		return
 	}
-	a.note("nothing follows policies on one machine, only the committers of a fleet do: have a timer (systemd, cron) run bctl backup")
+	a.note("policies have no effect on one machine: use a timer (systemd, cron) that runs bctl backup and bctl forget --policy --prune")
 }
 
 // findPolicy returns the policy with the given name.
@@ -219,7 +196,7 @@ func findPolicy(ctx context.Context, i index.Policies, name string) (backup.Poli
 			return p, nil
 		}
 	}
-	return backup.Policy{}, fmt.Errorf("policy %s %w: bctl policy set %[1]s --schedule … makes it, bctl policy ls lists what is there", display(name), backup.ErrNotFound)
+	return backup.Policy{}, fmt.Errorf("policy %s %w: create it with bctl policy set %[1]s --schedule …, or list policies with bctl policy ls", display(name), backup.ErrNotFound)
 }
 
 // bindings returns the filers of each policy, sorted by name.
@@ -254,8 +231,9 @@ func newPolicyRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME",
 		Short: "Remove a policy",
-		Long: `Removes a policy. Its filers are not backed up by themselves any more, unless
-another policy holds for them. What runs goes on, and snapshots stay.`,
+		Long: `Removes a policy. Its filers are no longer backed up automatically, unless
+another policy applies to them. Running snapshots continue, and existing
+snapshots remain.`,
 		Example:           `  bctl policy rm nightly`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completeArgs(a.policyNames),
@@ -267,11 +245,7 @@ another policy holds for them. What runs goes on, and snapshots stay.`,
 				if err := i.RemovePolicy(cmd.Context(), given[0]); err != nil {
 					return err
 				}
-				if a.json {
-					return a.print(removedPolicyJSON{Policy: given[0]})
-				}
-				_, err := fmt.Fprintf(a.out, "policy %s is removed; snapshots stay\n", display(given[0]))
-				return err
+				return a.result(removedPolicyJSON{Policy: given[0]}, "policy %s is removed; its snapshots remain\n", display(given[0]))
 			})
 		},
 	}

@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -42,27 +41,20 @@ shards are overdue: past their deadlines without a good snapshot.`,
 }
 
 func (a *app) listPolicies(policies []backup.Policy, of map[backup.PolicyID][]index.FilerStatus) error {
-	if a.json {
-		for n := range policies {
-			if err := a.print(newPolicyJSON(&policies[n], of[policies[n].ID])); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
 	rows := make([]policyRow, len(policies))
 	for n := range policies {
 		filers := of[policies[n].ID]
-		rows[n] = policyRow{Policy: &policies[n], filers: len(filers)}
+		rows[n] = policyRow{Policy: &policies[n], filers: filers}
 		rows[n].shards, rows[n].overdue = countShards(filers)
 	}
-	return writeLines(a.out, policyTable.lines(rows, a.width()))
+	return printList(a, rows, policyTable, func(p policyRow) policyJSON { return newPolicyJSON(p.Policy, p.filers) })
 }
 
-// A policyRow is a policy, and the number of filers and shards to which it applies.
+// A policyRow is a policy, and the filers and the number of shards to which it applies.
 type policyRow struct {
 	*backup.Policy
-	filers, shards, overdue int
+	filers          []index.FilerStatus
+	shards, overdue int
 }
 
 var policyTable = table[policyRow]{
@@ -71,7 +63,7 @@ var policyTable = table[policyRow]{
 	{name: "TIME ZONE", text: func(p policyRow) string { return zoneText(p.Policy) }, leave: 3},
 	{name: "WINDOWS", text: func(p policyRow) string { return windowText(p.Policy) }, cut: truncate, useful: usefulPath, leave: 2},
 	{name: "RECOVERY POINT", text: func(p policyRow) string { return recoveryText(p.Policy) }, right: true, leave: 5},
-	{name: "FILERS", text: func(p policyRow) string { return humanize.Comma(int64(p.filers)) }, right: true, leave: 4},
+	{name: "FILERS", text: func(p policyRow) string { return humanize.Comma(int64(len(p.filers))) }, right: true, leave: 4},
 	{name: "SHARDS", text: func(p policyRow) string { return humanize.Comma(int64(p.shards)) }, right: true},
 	{name: "OVERDUE", text: func(p policyRow) string { return humanize.Comma(int64(p.overdue)) }, right: true},
 	{name: "LABELS", text: func(p policyRow) string { return display(labelText(p.Labels)) }, cut: truncate, useful: usefulPath, leave: 1},
@@ -113,26 +105,6 @@ func recoveryText(p *backup.Policy) string {
 	return timeText(p.RecoveryPoint)
 }
 
-// retentionText returns "14 daily, 8 weekly, all of 30d".
-func retentionText(r *backup.Retention) string {
-	var parts []string
-	for _, n := range []struct {
-		count int
-		name  string
-	}{{r.Last, "last"}, {r.Hourly, "hourly"}, {r.Daily, "daily"}, {r.Weekly, "weekly"}, {r.Monthly, "monthly"}, {r.Yearly, "yearly"}} {
-		if n.count > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n.count, n.name))
-		}
-	}
-	if r.Within > 0 {
-		parts = append(parts, "all of "+timeText(r.Within))
-	}
-	if len(parts) == 0 {
-		return "all"
-	}
-	return strings.Join(parts, ", ")
-}
-
 func newPolicyShow(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show NAME",
@@ -162,30 +134,29 @@ func newPolicyShow(a *app) *cobra.Command {
 }
 
 func (a *app) describePolicy(p *backup.Policy, filers []index.FilerStatus) error {
-	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
-	row("policy", "%s", display(p.Name))
-	if p.Paused {
-		row("paused", "yes: nothing is begun; bctl policy set --resume goes on")
-	}
-	row("schedule", "%s, %s", p.Schedule, zoneText(p))
-	if p.Jitter > 0 {
-		row("jitter", "%s", timeText(p.Jitter))
-	}
-	row("windows", "%s", windowText(p))
-	row("recovery point", "%s", recoveryText(p))
-	row("floor", "%s", floorText(p.Floor))
-	row("keep", "%s", retentionText(&p.Retention))
-	exclusionRows(row, &p.Selection)
-	if len(p.Labels) > 0 {
-		row("labels", "%s", display(labelText(p.Labels)))
-	}
-	shards, overdue := countShards(filers)
-	row("shards", "%d, %d of them overdue", shards, overdue)
-	for n := range filers {
-		row("filer", "%s", display(filers[n].Name))
-	}
-	return t.Flush()
+	return a.details(func(row rowFunc) {
+		row("policy", "%s", display(p.Name))
+		if p.Paused {
+			row("paused", "yes: no backup starts; bctl policy set --resume ends the pause")
+		}
+		row("schedule", "%s, %s", p.Schedule, zoneText(p))
+		if p.Jitter > 0 {
+			row("jitter", "%s", timeText(p.Jitter))
+		}
+		row("windows", "%s", windowText(p))
+		row("recovery point", "%s", recoveryText(p))
+		row("floor", "%s", floorText(p.Floor))
+		row("keep", "%s", display(p.Retention.String()))
+		exclusionRows(row, &p.Selection)
+		if len(p.Labels) > 0 {
+			row("labels", "%s", display(labelText(p.Labels)))
+		}
+		shards, overdue := countShards(filers)
+		row("shards", "%d, %d of them overdue", shards, overdue)
+		for n := range filers {
+			row("filer", "%s", display(filers[n].Name))
+		}
+	})
 }
 
 // policyJSON is a line of policy ls. The names are fixed.
@@ -207,28 +178,56 @@ type policyJSON struct {
 	Filers       []string          `json:"filers"`
 	Shards       int               `json:"shards"`
 	Overdue      int               `json:"overdue"`
+	Changed      *bool             `json:"changed,omitempty"` // after a command that may change it
 }
 
 type keepJSON struct {
-	Last          int     `json:"last"`
-	Hourly        int     `json:"hourly"`
-	Daily         int     `json:"daily"`
-	Weekly        int     `json:"weekly"`
-	Monthly       int     `json:"monthly"`
-	Yearly        int     `json:"yearly"`
-	WithinSeconds float64 `json:"within_seconds"`
+	Last    backup.Count `json:"last"` // -1: unlimited
+	Hourly  backup.Count `json:"hourly"`
+	Daily   backup.Count `json:"daily"`
+	Weekly  backup.Count `json:"weekly"`
+	Monthly backup.Count `json:"monthly"`
+	Yearly  backup.Count `json:"yearly"`
+	// WithinSeconds is null if the length of the period depends on the calendar.
+	WithinSeconds *float64     `json:"within_seconds"`
+	Within        string       `json:"within,omitempty"`
+	WithinHourly  string       `json:"within_hourly,omitempty"`
+	WithinDaily   string       `json:"within_daily,omitempty"`
+	WithinWeekly  string       `json:"within_weekly,omitempty"`
+	WithinMonthly string       `json:"within_monthly,omitempty"`
+	WithinYearly  string       `json:"within_yearly,omitempty"`
+	Tags          [][]string   `json:"tags,omitempty"`
+	Style         backup.Style `json:"style,omitempty"`
+}
+
+func newKeepJSON(r *backup.Retention) keepJSON {
+	j := keepJSON{
+		Last: r.Last, Hourly: r.Hourly, Daily: r.Daily, Weekly: r.Weekly, Monthly: r.Monthly, Yearly: r.Yearly,
+		Within: periodText(r.Within), WithinHourly: periodText(r.WithinHourly), WithinDaily: periodText(r.WithinDaily),
+		WithinWeekly: periodText(r.WithinWeekly), WithinMonthly: periodText(r.WithinMonthly), WithinYearly: periodText(r.WithinYearly),
+		Tags: r.Tags, Style: r.Style,
+	}
+	if d, ok := r.Within.Duration(); ok {
+		seconds := d.Seconds()
+		j.WithinSeconds = &seconds
+	}
+	return j
+}
+
+// periodText returns "" for a period that is not set.
+func periodText(p backup.Period) string {
+	if p.IsZero() {
+		return ""
+	}
+	return p.String()
 }
 
 func newPolicyJSON(p *backup.Policy, filers []index.FilerStatus) policyJSON {
-	r := p.Retention
 	j := policyJSON{
 		Policy: p.Name, Revision: p.Revision, Paused: p.Paused, Schedule: p.Schedule, TimeZone: zoneText(p), JitterSeconds: p.Jitter.Seconds(),
 		Windows: append([]string{}, p.Windows...), RecoveryPointSeconds: p.RecoveryPoint.Seconds(), FloorPercent: p.Floor,
-		Keep:      keepJSON{r.Last, r.Hourly, r.Daily, r.Weekly, r.Monthly, r.Yearly, r.Within.Seconds()},
-		Selection: p.Selection, Labels: p.Labels, Filers: make([]string, len(filers)),
-	}
-	if j.Labels == nil {
-		j.Labels = map[string]string{}
+		Keep:      newKeepJSON(&p.Retention),
+		Selection: p.Selection, Labels: jsonLabels(p.Labels), Filers: make([]string, len(filers)),
 	}
 	j.Shards, j.Overdue = countShards(filers)
 	for n := range filers {

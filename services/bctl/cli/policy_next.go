@@ -56,14 +56,14 @@ snapshot failed.`,
 				if limit > 0 {
 					runs = runs[:min(limit, len(runs))]
 				}
-				err = a.printRuns(runs, now)
+				err = printList(a, pointers(runs), runTable(now), func(r *nextRun) runJSON { return newRunJSON(r, now) })
 				a.notePolicies(len(runs))
 				return err
 			})
 		},
 	}
 	cmd.Flags().StringVar(&filer, "filer", "", "only shards of this `FILER`")
-	numberFlag(cmd.Flags(), &limit, "limit", 50, 0, most, "list the first `N`; 0: all")
+	numberFlag(cmd.Flags(), &limit, "limit", 50, 0, most, "list the first `N` shards; 0: all")
 	a.completeFlag(cmd, "filer", a.filerNames)
 	a.wideFlag(cmd)
 	return cmd
@@ -75,8 +75,8 @@ type nextRun struct {
 	policy        string
 	state         string
 	due, deadline time.Time
-	// opens is the start of the window in which the shard can start; zero: a window is open when it is
-	// due.
+	// opens is the start of the window in which the shard can start; zero: a window is open when it
+	// is due.
 	opens time.Time
 }
 
@@ -205,18 +205,6 @@ func stateOf(r *nextRun, paused, allowed bool, now time.Time) string {
 		return "window"
 	}
 	return "waiting"
-}
-
-func (a *app) printRuns(runs []nextRun, now time.Time) error {
-	if a.json {
-		for n := range runs {
-			if err := a.print(newRunJSON(&runs[n], now)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	return writeLines(a.out, runTable(now).lines(pointers(runs), a.width()))
 }
 
 func runTable(now time.Time) table[*nextRun] {

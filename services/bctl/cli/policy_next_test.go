@@ -13,7 +13,8 @@ import (
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 )
 
-// In the moment before the scheduler has planned a shard, lists show the plan that policy next shows.
+// In the moment before the scheduler has planned a shard, lists show the plan that policy next
+// shows.
 func TestPlanAll(t *testing.T) {
 	ctx, now := t.Context(), time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)
 	idx, err := sqliteindex.Open(ctx, filepath.Join(t.TempDir(), "index.db"))
@@ -81,7 +82,8 @@ func TestNextRuns(t *testing.T) {
 		runs[n].state = stateOf(&runs[n], n == 7, n != 6, now)
 	}
 	var out bytes.Buffer
-	if err := (&app{out: &out, term: &terminal{}}).printRuns(runs, now); err != nil {
+	object := func(r *nextRun) runJSON { return newRunJSON(r, now) }
+	if err := printList(&app{out: &out, term: &terminal{}}, pointers(runs), runTable(now), object); err != nil {
 		t.Fatal(err)
 	}
 	want := `

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -64,12 +63,12 @@ func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Dur
 		return err
 	}
 	if s.State == backup.Committed && s.Counts.Files == 0 && s.Counts.Directories <= 1 {
-		r.app.note("%s is empty: is everything mounted that should be?", display(s.Shard.Name))
+		r.app.note("%s is empty: check that it is mounted", display(s.Shard.Name))
 	}
 	switch {
 	case r.app.json:
 		j := newSummaryJSON(s, elapsed)
-		j.Unmatched, j.NoMarker, j.NotFound = unmatched.patterns, unmatched.ifPresent, r.notFound
+		j.unmatchedJSON, j.NotFound = unmatched.json(), r.notFound
 		return r.app.print(j)
 	case r.asked > 1:
 		return r.line(s, elapsed)
@@ -142,7 +141,7 @@ func (r *report) ending() error {
 // noteNotFound prints the first paths of --files-from that are not in the snapshot.
 func (r *report) noteNotFound() {
 	for _, path := range r.notFound[:min(len(r.notFound), maxNotFound)] {
-		r.app.note("%s is listed, and was not found, or is excluded", display(path))
+		r.app.note("%s is listed, but it was not found or is excluded", display(path))
 	}
 	if more := len(r.notFound) - maxNotFound; more > 0 {
 		r.app.note("… and %s more (--json lists all as not_found)", humanize.Comma(int64(more)))
@@ -220,22 +219,21 @@ func (r *report) line(s *backup.Snapshot, elapsed time.Duration) error {
 
 // full prints the summary of the only snapshot, with errors first.
 func (r *report) full(s *backup.Snapshot, elapsed time.Duration) error {
-	t := tabwriter.NewWriter(r.app.out, 0, 0, 2, ' ', 0)
-	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
-	errorsRow(row, s)
-	row("snapshot", "%s of %s %s, number %d: %s in %.1f s", s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.Number, s.State, elapsed.Seconds())
-	if from := takenFrom(s); from != "" {
-		row("source", "%s", display(from))
-	}
-	if s.State == backup.Committed {
-		countRows(row, &s.Counts)
-	} else {
-		failedRows(row, &s.Counts)
-	}
-	if r.verbose {
-		workRows(row, &s.Counts)
-	}
-	return t.Flush()
+	return r.app.details(func(row rowFunc) {
+		errorsRow(row, s)
+		row("snapshot", "%s of %s %s, number %d: %s in %.1f s", s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.Number, s.State, elapsed.Seconds())
+		if from := takenFrom(s); from != "" {
+			row("source", "%s", display(from))
+		}
+		if s.State == backup.Committed {
+			countRows(row, &s.Counts)
+		} else {
+			failedRows(row, &s.Counts)
+		}
+		if r.verbose {
+			workRows(row, &s.Counts)
+		}
+	})
 }
 
 // errorsRow adds the number of errors, if there are any.
@@ -263,20 +261,35 @@ func failedRows(row rowFunc, n *backup.Counts) {
 	}
 }
 
+// foundJSON is the part of the output that a backup and its dry run share.
+type foundJSON struct {
+	Files          int64 `json:"files"`
+	Directories    int64 `json:"directories"`
+	Bytes          int64 `json:"bytes"`
+	FilesNew       int64 `json:"files_new"`
+	FilesChanged   int64 `json:"files_changed"`
+	FilesUnchanged int64 `json:"files_unchanged"`
+}
+
+func newFoundJSON(n *backup.Counts) foundJSON {
+	return foundJSON{n.Files, n.Directories, n.Bytes, n.FilesNew, n.FilesChanged, n.FilesUnchanged}
+}
+
+// unmatchedJSON lists the exclusions that matched nothing.
+type unmatchedJSON struct {
+	Patterns  []string `json:"unmatched_patterns,omitempty"`   // of --exclude
+	IfPresent []string `json:"unmatched_if_present,omitempty"` // names of --exclude-if-present
+}
+
 // backupSummary is the output of backup --json for each snapshot. The names are fixed.
 type backupSummary struct {
-	Type           string       `json:"type"` // summary
-	Snapshot       string       `json:"snapshot"`
-	Filer          string       `json:"filer"`
-	Shard          string       `json:"shard"`
-	State          string       `json:"state"`
-	Reason         string       `json:"reason,omitempty"`
-	Files          int64        `json:"files"`
-	Directories    int64        `json:"directories"`
-	Bytes          int64        `json:"bytes"`
-	FilesNew       int64        `json:"files_new"`
-	FilesChanged   int64        `json:"files_changed"`
-	FilesUnchanged int64        `json:"files_unchanged"`
+	Type     string `json:"type"` // summary
+	Snapshot string `json:"snapshot"`
+	Filer    string `json:"filer"`
+	Shard    string `json:"shard"`
+	State    string `json:"state"`
+	Reason   string `json:"reason,omitempty"`
+	foundJSON
 	Carried        int64        `json:"carried"`  // carried forward from an earlier snapshot
 	Torn           int64        `json:"torn"`     // changed during each attempt to read them
 	Vanished       int64        `json:"vanished"` // vanished before they could be read
@@ -287,9 +300,7 @@ type backupSummary struct {
 	StatCalls      int64        `json:"stat_calls"`
 	ElapsedSeconds float64      `json:"elapsed_seconds"`
 	StageSeconds   stageSeconds `json:"stage_seconds"`
-	// Unmatched are the patterns of --exclude that matched nothing, if this process walked.
-	Unmatched []string `json:"unmatched_patterns,omitempty"`
-	NoMarker  []string `json:"unmatched_if_present,omitempty"` // names of --exclude-if-present
+	unmatchedJSON               // if this process walked
 	// NotFound are the paths of --files-from that the walk did not find.
 	NotFound []string `json:"not_found,omitempty"`
 }
@@ -298,9 +309,7 @@ func newSummaryJSON(s *backup.Snapshot, elapsed time.Duration) backupSummary {
 	n := &s.Counts
 	return backupSummary{
 		Type: "summary", Snapshot: s.ID.String(), Filer: s.Filer.Name, Shard: s.Shard.Name, State: string(s.State), Reason: s.Reason,
-		Files: n.Files, Directories: n.Directories, Bytes: n.Bytes,
-		FilesNew: n.FilesNew, FilesChanged: n.FilesChanged, FilesUnchanged: n.FilesUnchanged,
-		Carried: n.Carried, Torn: n.Torn, Vanished: n.Vanished,
+		foundJSON: newFoundJSON(n), Carried: n.Carried, Torn: n.Torn, Vanished: n.Vanished,
 		NewBytes: n.NewBytes, StoredBytes: n.StoredBytes, ReadBytes: n.ReadBytes, Errors: n.Errors, StatCalls: n.StatCalls,
 		ElapsedSeconds: elapsed.Seconds(), StageSeconds: stagesOf(n),
 	}
@@ -308,21 +317,20 @@ func newSummaryJSON(s *backup.Snapshot, elapsed time.Duration) backupSummary {
 
 // backupTotal is the last object of backup --json if it made several snapshots.
 type backupTotal struct {
-	Type           string   `json:"type"` // total
-	Snapshots      int      `json:"snapshots"`
-	Committed      int      `json:"committed"`
-	Incomplete     int      `json:"incomplete"` // of the committed: those with errors
-	Failed         int      `json:"failed"`
-	Files          int64    `json:"files"`
-	Directories    int64    `json:"directories"`
-	Bytes          int64    `json:"bytes"`
-	NewBytes       int64    `json:"new_bytes"`
-	StoredBytes    int64    `json:"stored_bytes"`
-	ReadBytes      int64    `json:"read_bytes"`
-	Errors         int64    `json:"errors"`
-	ElapsedSeconds float64  `json:"elapsed_seconds"`
-	Unmatched      []string `json:"unmatched_patterns,omitempty"` // in none of them
-	NoMarker       []string `json:"unmatched_if_present,omitempty"`
+	Type           string  `json:"type"` // total
+	Snapshots      int     `json:"snapshots"`
+	Committed      int     `json:"committed"`
+	Incomplete     int     `json:"incomplete"` // of the committed: those with errors
+	Failed         int     `json:"failed"`
+	Files          int64   `json:"files"`
+	Directories    int64   `json:"directories"`
+	Bytes          int64   `json:"bytes"`
+	NewBytes       int64   `json:"new_bytes"`
+	StoredBytes    int64   `json:"stored_bytes"`
+	ReadBytes      int64   `json:"read_bytes"`
+	Errors         int64   `json:"errors"`
+	ElapsedSeconds float64 `json:"elapsed_seconds"`
+	unmatchedJSON          // in none of them
 }
 
 func (r *report) total() error {
@@ -331,7 +339,7 @@ func (r *report) total() error {
 		return r.app.print(backupTotal{
 			Type: "total", Snapshots: r.asked, Committed: r.committed, Incomplete: r.incomplete, Failed: r.failures,
 			Files: n.Files, Directories: n.Directories, Bytes: n.Bytes, NewBytes: n.NewBytes, StoredBytes: n.StoredBytes,
-			ReadBytes: n.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(), Unmatched: r.unmatched.patterns, NoMarker: r.unmatched.ifPresent,
+			ReadBytes: n.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(), unmatchedJSON: r.unmatched.json(),
 		})
 	}
 	results := []string{}

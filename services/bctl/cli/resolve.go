@@ -47,6 +47,14 @@ type absentError struct{ text string }
 func (e *absentError) Error() string        { return e.text }
 func (e *absentError) Is(target error) bool { return target == backup.ErrNotFound }
 
+// present returns an error that is backup.ErrExists and has only the given text.
+func present(format string, args ...any) error { return &presentError{fmt.Sprintf(format, args...)} }
+
+type presentError struct{ text string }
+
+func (e *presentError) Error() string        { return e.text }
+func (e *presentError) Is(target error) bool { return target == backup.ErrExists }
+
 // exists fails if no filer or shard has these names, as distinct from one without snapshots.
 func (w *which) exists(ctx context.Context, c index.Catalog) error {
 	if w.filer != "" {
@@ -90,7 +98,7 @@ func (w *which) snapshot(ctx context.Context, c index.Catalog, arg string) (back
 		return w.latest(ctx, c)
 	}
 	if arg == "" {
-		return backup.Snapshot{}, usage("the snapshot's name is empty (give its id, the beginning of its id, or latest)")
+		return backup.Snapshot{}, usage("the snapshot's name is empty: give its id, the beginning of its id, or latest")
 	}
 	prefix := strings.ToLower(arg)
 	if !isIDPrefix(prefix) {
@@ -128,7 +136,7 @@ func (w *which) latest(ctx context.Context, c index.Catalog) (backup.Snapshot, e
 		return c.Snapshot(ctx, found[0].LastGood)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d shards%s have snapshots: say which latest one is meant, with --shard and --filer or by its id", len(found), w)
+	fmt.Fprintf(&b, "%d shards%s have snapshots: select one with --shard and --filer, or give the id of the snapshot", len(found), w)
 	candidates(&b, found)
 	return backup.Snapshot{}, usage("%s", b.String())
 }
@@ -144,8 +152,8 @@ func candidates(b *strings.Builder, found []index.ShardStatus) {
 	}
 }
 
-// nothing returns the error that no snapshot matches. It lists the shards that have some: if a filer
-// is named, only those of that filer.
+// nothing returns the error that no snapshot matches. It lists the shards that have some: if a
+// filer is named, only those of that filer.
 func (w *which) nothing(ctx context.Context, c index.Catalog) error {
 	if w.filer != "" {
 		if _, err := findFiler(ctx, c, w.filer); err != nil {
@@ -154,7 +162,7 @@ func (w *which) nothing(ctx context.Context, c index.Catalog) error {
 	}
 	bad, err := c.Snapshots(ctx, index.SnapshotFilter{Filer: w.filer, Shard: w.shard, States: []backup.State{backup.Committed}, Limit: 1})
 	if err == nil && len(bad) > 0 {
-		err = absent("all committed snapshots%s are marked bad (bctl snapshot ls lists them): name one by its id, or take the mark back (bctl snapshot mark-good)", w)
+		err = absent("all committed snapshots%s are marked bad (bctl snapshot ls lists them): name one by its id, or remove the mark with bctl snapshot mark-good", w)
 	}
 	if err != nil {
 		return err
@@ -168,7 +176,7 @@ func (w *which) nothing(ctx context.Context, c index.Catalog) error {
 		of = " --filer " + display(w.filer)
 	}
 	if found = withSnapshots(found); len(found) == 0 {
-		return absent("there is no committed snapshot%s (bctl backup%s makes one)", &which{filer: w.filer}, of)
+		return absent("there is no committed snapshot%s (create one with bctl backup%s)", &which{filer: w.filer}, of)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "there is no committed snapshot%s; these shards%s have some:", w, &which{filer: w.filer})
@@ -214,7 +222,7 @@ func (w *which) place(ctx context.Context, a *app, c index.Catalog, arg string) 
 		return s, "", e, err
 	}
 	if s.State != backup.Committed {
-		return s, "", e, absent("snapshot %s is %s, and only a committed one can be read", s.ID.Short(), a.shownState(ctx, c, s))
+		return s, "", e, absent("snapshot %s is %s: only a committed snapshot can be read", s.ID.Short(), a.shownState(ctx, c, s))
 	}
 	a.noteBad(&s)
 	path, e, err = lookup(ctx, c, &s, given)

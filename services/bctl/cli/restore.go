@@ -48,17 +48,17 @@ func newRestore(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore SNAPSHOT[:PATH] --target DIR",
 		Short: "Restore files from a snapshot",
-		Long: `Restores into DIR, which is made where it is not there. What is in the directory
-at PATH (without PATH: in the tree that was backed up) goes directly into DIR; a
-file goes into DIR under its name. Nothing outside of DIR is touched. A DIR that
-is there keeps its own owner, mode, times and extended attributes, unless
+		Long: `Restores into DIR, which is created if it does not exist. The contents of the
+directory PATH (without PATH: of the tree that was backed up) go directly into
+DIR; a file goes into DIR under its own name. Nothing outside DIR is changed. An
+existing DIR keeps its own owner, mode, times and extended attributes, unless
 --target-attributes is given.
 
-What the snapshot does not have as the file server had it (what could not be
-read, or changed while it was read) is named, and the exit status is 3.
+Files that were unreadable or changing during the backup are named, and the exit
+status is 3.
 
-A restore that was interrupted goes on when it is run again: files that have
-their size and time already are left alone.
+To resume an interrupted restore, run it again: files that already have their
+size and time are skipped.
 
 --include and --exclude are patterns as in .gitignore, relative to PATH.`,
 		Example: `  bctl restore latest --target /tmp/restored
@@ -72,19 +72,19 @@ their size and time already are left alone.
 	c.which.flags(a, cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(&c.target, "target", "t", "", "`DIR` to restore into (required)")
-	flags.StringArrayVar(&c.include, "include", nil, "only what matches `PATTERN` (may be repeated)")
-	flags.StringArrayVar(&c.exclude, "exclude", nil, "not what matches `PATTERN` (may be repeated)")
-	flags.StringVar(&c.overwrite, "overwrite", string(restore.IfChanged), "files that are there: always, if-changed (size or time differs) or never")
-	flags.BoolVar(&c.del, "delete", false, "remove from DIR what the snapshot does not have")
-	flags.BoolVar(&c.dryRun, "dry-run", false, "only print what would be done, each deletion included")
-	flags.BoolVar(&c.targetAttributes, "target-attributes", false, "give a DIR that is there the attributes of the directory restored")
-	flags.BoolVar(&c.sync, "sync", true, "wait at the end until the data is on the disk of the target")
-	flags.BoolVar(&c.verify, "verify", false, "compare the content of files that seem right, too")
+	flags.StringArrayVar(&c.include, "include", nil, "restore only files that match `PATTERN` (may be repeated)")
+	flags.StringArrayVar(&c.exclude, "exclude", nil, "skip files that match `PATTERN` (may be repeated)")
+	flags.StringVar(&c.overwrite, "overwrite", string(restore.IfChanged), "overwrite existing files: always, if-changed (size or time differs) or never")
+	flags.BoolVar(&c.del, "delete", false, "delete files in DIR that the snapshot does not have")
+	flags.BoolVar(&c.dryRun, "dry-run", false, "print the changes, including deletions, without making them")
+	flags.BoolVar(&c.targetAttributes, "target-attributes", false, "set the attributes of the restored directory on an existing DIR")
+	flags.BoolVar(&c.sync, "sync", true, "sync the data to the disk of the target before exiting")
+	flags.BoolVar(&c.verify, "verify", false, "compare also the content of files whose size and time match")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change, and all errors")
 	_ = cmd.RegisterFlagCompletionFunc("overwrite", cobra.FixedCompletions([]string{
 		string(restore.Always), string(restore.IfChanged), string(restore.Never),
 	}, cobra.ShellCompDirectiveNoFileComp))
-	numberFlag(flags, &c.concurrency, "concurrency", 0, 0, maxConcurrency, "reads of packs at a time; 0: by the number of CPUs")
+	numberFlag(flags, &c.concurrency, "concurrency", 0, 0, maxConcurrency, "maximum concurrent pack reads (0: by the number of CPUs)")
 	return cmd
 }
 
@@ -169,6 +169,13 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 	if err := c.protect(&o, r.object.ID); err != nil {
 		return err
 	}
+	if !c.dryRun {
+		end, err := c.app.beginReading(ctx, r.index, s.ID)
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
 	c.tracker = newTracker()
 	c.causes = causeCounter{term: c.app.term, all: c.verbose}
 	files, bytes := c.expect(&s, &o)
@@ -181,7 +188,7 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 	c.causes.end("bctl restore -v prints all errors; so does --json.")
 	if err != nil {
 		if errors.Is(err, process.ErrInterrupted) {
-			c.app.term.println("Run the same command again to go on; finished files are not restored twice.")
+			c.app.term.println("To resume, run the same command again; finished files are skipped.")
 		}
 		return err
 	}
@@ -198,7 +205,7 @@ func (c *restoreCommand) protect(o *restore.Options, id backup.RepositoryID) err
 		return err
 	}
 	for _, own := range o.Protected {
-		c.app.note("%s belongs to the repository, and is left alone", display(filepath.Join(c.target, own)))
+		c.app.note("%s belongs to the repository and is skipped", display(filepath.Join(c.target, own)))
 	}
 	o.ProtectedInodes = inodesOf(paths)
 	return nil

@@ -31,7 +31,7 @@ type Service func(ctx context.Context, c *config.Config, log *slog.Logger) error
 
 // Services are the services of a fleet.
 type Services struct {
-	Walker, Reader, Committer Service
+	Walker, Reader, Committer, Pruner Service
 }
 
 // An app is one run of bctl.
@@ -69,7 +69,7 @@ func Main(services Services) int {
 		case a.serves.Load():
 			a.log.Info("stopping")
 		case !a.interruptible.Load():
-			a.term.println("stopping; once more to stop at once")
+			a.term.println("stopping; interrupt again to stop immediately")
 		}
 	})
 	defer stop()
@@ -87,8 +87,8 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "bctl",
 		Short: "Back up directories and file servers, and restore them",
-		Long: `bctl backs up directories and file servers. Snapshots are encrypted, and content
-that occurs several times is stored once.
+		Long: `bctl backs up directories and file servers. Snapshots are encrypted
+and deduplicated.
 
 On one machine, --repo names the directory of the repository:
 
@@ -100,9 +100,9 @@ On one machine, --repo names the directory of the repository:
 For a fleet, --config names a file with the addresses of NATS, Postgres and an
 S3 store.
 
-Exit status: 0 success; 1 failure; 2 invalid command line or setting; 3 success,
-except for some files; 10 no repository; 11 another backup of the shard, or
-another restore to the target, is running; 12 wrong key; 130 interrupted.`,
+Exit status: 0 success; 1 failure; 2 invalid command line or setting; 3 success
+except for some files; 10 no repository; 11 another backup of the shard, restore
+to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -127,12 +127,14 @@ another restore to the target, is running; 12 wrong key; 130 interrupted.`,
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.configure(cmd) }
 	setHelp(root)
-	addGroup(root, useGroup, newInit(a), newBackup(a), newRestore(a), newSnapshot(a), newLs(a), newStatus(a), newCancel(a))
+	addGroup(root, useGroup, newInit(a), newBackup(a), newRestore(a), newSnapshot(a), newLs(a), newStatus(a), newCancel(a),
+		newForget(a), newPrune(a), newHold(a), newConfirm(a), newBrake(a), newLog(a), newStats(a))
 	addGroup(root, fleetGroup, newFiler(a), newShard(a), newPolicy(a), newApply(a), newExport(a), newWorker(a))
 	addGroup(root, serveGroup,
 		newService(a, "walker", "Run a walker, which lists directories and finds changes", a.services.Walker),
 		newService(a, "reader", "Run a reader, which reads files and stores their content", a.services.Reader),
-		newService(a, "committer", "Run a committer, which assigns work and writes the index", a.services.Committer))
+		newService(a, "committer", "Run a committer, which assigns work and writes the index", a.services.Committer),
+		newService(a, "pruner", "Run a pruner, which deletes what no snapshot needs", a.services.Pruner))
 	addGroup(root, adminGroup, newDoctor(a), newIndex(a), newMigrate(a), newDeploy(a), newCompletion(a), newVersion(a))
 	help := newHelp(a)
 	addGroup(root, adminGroup, help)
@@ -144,15 +146,15 @@ another restore to the target, is running; 12 wrong key; 130 interrupted.`,
 
 func (a *app) globalFlags(root *cobra.Command) {
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.configFile, "config", "", "`FILE` with settings, YAML (BCTL_CONFIG)")
+	flags.StringVar(&a.configFile, "config", "", "YAML `FILE` with settings (BCTL_CONFIG)")
 	for _, s := range config.Settings() {
 		if s.Flag != "" {
 			flags.StringP(s.Flag, shorthands[s.Flag], "", flagUsage[s.Key]+" ("+s.Env+")")
 		}
 	}
 	a.profiler.flags(flags)
-	flags.BoolVar(&a.json, "json", false, "print results as JSON, one object a line")
-	flags.StringVar(&a.progress, "progress", "auto", "show progress: auto (on a terminal), always or never")
+	flags.BoolVar(&a.json, "json", false, "print results as JSON, one object per line")
+	flags.StringVar(&a.progress, "progress", "auto", "show progress: `WHEN` is auto (on a terminal), always or never")
 }
 
 // shorthands are the global flags that have one.
@@ -160,7 +162,7 @@ var shorthands = map[string]string{"repo": "r"}
 
 // flagUsage are descriptions that are shorter than the documentation of the settings.
 var flagUsage = map[string]string{
-	"repo":          "`DIR` of a repository that is all on this machine",
+	"repo":          "repository `DIR`, for backups of this machine",
 	"worker_key":    "`FILE` with the worker key",
 	"committer_key": "`FILE` with the committer key",
 	"identity":      "`FILE` with the identity that opens the backups",
@@ -209,7 +211,8 @@ func (a *app) configure(cmd *cobra.Command) error {
 // logFormat returns the format of the log. On one machine a person reads the log together with a
 // command's notes, even if the output is a pipe or mail from cron.
 func (a *app) logFormat() string {
-	if a.cfg.Log.Format == "auto" && !a.cfg.Fleet() && !a.json {
+	_, local := a.cfg.IndexPath()
+	if a.cfg.Log.Format == "auto" && local && !a.cfg.Fleet() && !a.json {
 		return "text"
 	}
 	return a.cfg.Log.Format
@@ -258,8 +261,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usage("%s (%s --help describes the flags)", err, cmd.CommandPath())
 }
 
-// args turns cobra's errors about arguments into usage errors. It refuses empty arguments, which are
-// mostly unset variables of scripts.
+// args turns cobra's errors about arguments into usage errors. It refuses empty arguments, which
+// are mostly unset variables of scripts.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, given []string) error {
 		if err := check(cmd, given); err != nil {

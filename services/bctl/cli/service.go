@@ -15,16 +15,16 @@ func newService(a *app, name, short string, service Service) *cobra.Command {
 		Short: short,
 		Long: short + `.
 
-It works until it is told to stop (SIGINT, SIGTERM), and then finishes or hands
-back what it has in hand. Any number of them may run.
+It runs until it receives SIGINT or SIGTERM, then finishes its work or hands it
+back. Any number of instances may run.
 
-With http.listen set it serves /metrics for Prometheus, /healthz (it works) and
-/readyz (what it depends on answers); with trace.url it sends traces.
-docs/observability.md lists what there is to see.`,
+With http.listen set, it serves /metrics for Prometheus, /healthz (the process
+works) and /readyz (its dependencies answer). With trace.url set, it sends
+traces. docs/observability.md describes metrics, logs and traces.`,
 		Example: "  bctl " + name + " --config fleet.yaml",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !a.cfg.Fleet() {
+			if !a.cfg.Fleet() && name != "pruner" { // which needs no NATS
 				return usage("bctl %s is part of a fleet and needs NATS: set nats.url in --config FILE, or BCTL_NATS", name)
 			}
 			if service == nil {

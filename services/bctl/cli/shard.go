@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,13 +14,14 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/source"
 	"github.com/bctl/bctl/internal/source/posix"
+	"github.com/bctl/bctl/internal/source/stdin"
 )
 
 func newShard(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use: "shard", Short: "Manage the directory trees of filers", Aliases: []string{"shards"},
-		Long: `A shard is one tree on a filer, an NFS export or a part of one, that is backed
-up as a unit: a snapshot is of one shard.`,
+		Long: `A shard is a directory tree of a filer, an NFS export or a part of one, that is
+backed up as a unit. Each snapshot is of one shard.`,
 	})
 	cmd.AddCommand(newShardAdd(a), newShardLs(a), newShardShow(a), newShardSet(a), newShardRm(a))
 	return cmd
@@ -34,7 +36,7 @@ type shardFlags struct {
 
 func (f *shardFlags) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.source, "source", "", "where workers read it: an absolute `PATH` or a URL (default: NAME)")
+	flags.StringVar(&f.source, "source", "", "location for workers: an absolute `PATH` or a URL (default: NAME)")
 	flags.StringVar(&f.snapshots, "snapshots", "", "`PATTERN` of the filer's own snapshots, relative to the source: the newest is backed up in its place")
 	f.exclusions.flags(cmd, "the shard")
 }
@@ -64,6 +66,9 @@ func parseSource(text string) (string, error) {
 	if filepath.IsAbs(text) {
 		return sourceURL(filepath.Clean(text)), nil
 	}
+	if stdin.IsURL(text) {
+		return text, nil // as bctl export prints it
+	}
 	if !strings.Contains(text, "://") {
 		return "", fmt.Errorf("source %q is not an absolute path: %w", text, backup.ErrInvalid)
 	}
@@ -78,14 +83,14 @@ func newShardAdd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add FILER NAME",
 		Short: "Register a directory tree of a filer",
-		Long: `Registers a shard. NAME is the absolute path of the tree as the filer's workers
-see it; with --source it can be any name, and the path may change without
-anything being read again. One that was retired is back, with the settings that
-are given now.
+		Long: `Registers a shard. NAME is the absolute path of the tree on the filer's workers.
+With --source, NAME is free, and a later change of the path does not cause files
+to be read again. A retired shard becomes active again, with the settings given
+now.
 
-Where the filer makes snapshots of its own, --snapshots names them, relative to
-the source. Each backup takes the newest, so that the tree does not change under
-it; paths stay those of the tree.`,
+If the filer makes its own snapshots, --snapshots names them, relative to the
+source. Each backup reads the newest one, so the tree does not change during the
+backup. Paths remain those of the tree.`,
 		Example: `  bctl shard add nas1 /export/home
   bctl shard add nas1 home --source /mnt/nas1/home --exclude /lost+found
   bctl shard add nas1 /export/db --snapshots '.snapshot/hourly.*'
@@ -103,7 +108,7 @@ it; paths stay those of the tree.`,
 				return err
 			}
 			if shard.Source == "" {
-				return usage("shard %s is not an absolute path; --source PATH says where it is", display(shard.Name))
+				return usage("shard %s is not an absolute path; give its location with --source PATH", display(shard.Name))
 			}
 			return a.addShard(cmd.Context(), given[0], shard)
 		},
@@ -125,11 +130,11 @@ func (a *app) addShard(ctx context.Context, filer string, shard backup.Shard) er
 		_, err = i.AddShard(ctx, shard)
 		switch {
 		case errors.Is(err, backup.ErrExists):
-			return fmt.Errorf("shard %s of filer %s is registered (bctl shard set %[2]s %[1]s changes it): %[3]w", display(shard.Name), display(filer), backup.ErrExists)
+			return present("shard %s of filer %s is already registered (change it with bctl shard set %[2]s %[1]s)", argument(shard.Name), argument(filer))
 		case err != nil:
 			return wrongSetting(err)
 		}
-		if err := a.tellShard(ctx, i, filer, shard.Name, "shard %s is registered; bctl backup --filer %s --shard %[1]s backs it up\n"); err != nil {
+		if err := a.tellShard(ctx, i, filer, shard.Name, true, "shard %s is registered; back it up with bctl backup --filer %s --shard %[1]s\n"); err != nil {
 			return err
 		}
 		return a.noteNested(ctx, i, filer, shard.Name)
@@ -137,24 +142,23 @@ func (a *app) addShard(ctx context.Context, filer string, shard backup.Shard) er
 }
 
 func retiredFiler(name string) error {
-	return absent("filer %s is retired (bctl filer add %[1]s brings it back)", display(name))
+	return absent("filer %s is retired (register it again with bctl filer add %[1]s)", argument(name))
 }
 
-// tellShard prints a shard after a change: an object, or one line of text.
-func (a *app) tellShard(ctx context.Context, i index.Catalog, filer, name, format string) error {
+// tellShard prints a shard after a command that may have changed it: an object, or one line of
+// text.
+func (a *app) tellShard(ctx context.Context, i index.Catalog, filer, name string, changed bool, format string) error {
 	s, err := findShard(ctx, i, filer, name)
 	if err != nil {
 		return err
 	}
-	if a.json {
-		now, err := i.Clock(ctx)
-		if err != nil {
-			return err
-		}
-		return a.print(newShardJSON(&s, now))
+	now, err := i.Clock(ctx)
+	if err != nil {
+		return err
 	}
-	_, err = fmt.Fprintf(a.out, format, display(name), display(filer))
-	return err
+	object := newShardJSON(&s, now)
+	object.Changed = &changed
+	return a.result(object, format, argument(name), argument(filer))
 }
 
 // findShard returns the shard with the given name, retired or not.
@@ -176,8 +180,8 @@ func findShard(ctx context.Context, i index.Catalog, filer, name string) (index.
 }
 
 func unknownShard(filer, name string) error {
-	return fmt.Errorf("shard %s of filer %s %w: bctl shard add %[2]s %[1]s registers it, bctl shard ls --filer %[2]s lists what is there",
-		display(name), display(filer), backup.ErrNotFound)
+	return fmt.Errorf("shard %s of filer %s %w: register it with bctl shard add %[2]s %[1]s, or list shards with bctl shard ls --filer %[2]s",
+		argument(name), argument(filer), backup.ErrNotFound)
 }
 
 func newShardSet(a *app) *cobra.Command {
@@ -185,13 +189,14 @@ func newShardSet(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set FILER NAME",
 		Short: "Change a shard's settings",
-		Long: `Changes what the flags name, and nothing else, from the next snapshot on. Paths
-are relative to the shard, so nothing is read again because of another --source.
-If that is another tree, made anew, the next backup needs --new-root.
+		Long: `Changes the settings that the flags name and no others, from the next snapshot
+on. Paths are relative to the shard, so another --source does not cause files to
+be read again. If the new source is a different tree, the next backup
+needs --new-root.
 
---snapshots '' backs up the source itself again. A list of exclusions takes the
-place of the one that was there; --exclude '', --exclude-if-present '' and
---exclude-larger-than 0 empty it.`,
+--snapshots '' backs up the source itself again. A list of exclusions replaces
+the previous list; --exclude '', --exclude-if-present '' and
+--exclude-larger-than 0 clear it.`,
 		Example: `  bctl shard set nas1 /export/home --exclude '*.iso' --exclude-larger-than 100GB
   bctl shard set nas1 /export/home --source /mnt/new/home
   bctl shard set nas1 /export/db --snapshots ''`,
@@ -207,13 +212,16 @@ place of the one that was there; --exclude '', --exclude-if-present '' and
 				if err != nil {
 					return err
 				}
+				if reflect.DeepEqual(shard, found.Shard) {
+					return a.tellShard(cmd.Context(), i, given[0], shard.Name, false, "shard %s of %s is unchanged\n")
+				}
 				if err := i.SetShard(cmd.Context(), shard); err != nil {
 					return wrongSetting(err)
 				}
 				if shard.Source != found.Source {
-					a.note("if another tree is there, the next backup of it fails; bctl backup --filer %s --shard %s --new-root takes it", display(given[0]), display(shard.Name))
+					a.note("if the source is a different tree, its next backup fails; accept it with bctl backup --filer %s --shard %s --new-root", argument(given[0]), argument(shard.Name))
 				}
-				if err := a.tellShard(cmd.Context(), i, given[0], shard.Name, "shard %s of %s is changed\n"); err != nil {
+				if err := a.tellShard(cmd.Context(), i, given[0], shard.Name, true, "shard %s of %s is changed\n"); err != nil {
 					return err
 				}
 				return a.noteNested(cmd.Context(), i, given[0], shard.Name)
@@ -228,8 +236,8 @@ func newShardRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm FILER NAME",
 		Short: "Retire a shard: stop backing it up",
-		Long: `Retires a shard. Its snapshots stay, and can be restored. A shard that never had
-one is forgotten.`,
+		Long: `Retires a shard, so that it is no longer backed up. Its snapshots remain and can
+be restored. A shard without snapshots is removed.`,
 		Example:           `  bctl shard rm nas1 /export/home`,
 		Args:              args(cobra.ExactArgs(2)),
 		ValidArgsFunction: a.completeArgs(a.filerNames, a.shardNames),
@@ -245,11 +253,11 @@ func (a *app) retireShard(ctx context.Context, filer, name string) error {
 		if err != nil {
 			return err
 		}
-		err = i.RetireShard(ctx, s.ID)
+		err = i.RetireShard(ctx, s.ID, operator())
 		switch {
 		case errors.Is(err, backup.ErrRunning):
-			return fmt.Errorf("shard %s of filer %s is being backed up (bctl cancel --filer %[2]s --shard %[1]s ends that): %[3]w",
-				display(s.Name), display(filer), backup.ErrRunning)
+			return fmt.Errorf("shard %s of filer %s is being backed up (wait, or run bctl cancel --filer %[2]s --shard %[1]s): %[3]w",
+				argument(s.Name), argument(filer), backup.ErrRunning)
 		case err != nil:
 			return err
 		}
@@ -257,15 +265,11 @@ func (a *app) retireShard(ctx context.Context, filer, name string) error {
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.print(removedJSON{Filer: filer, Shard: s.Name, Kept: len(left) > 0})
+		result := removedJSON{Filer: filer, Shard: s.Name, Kept: len(left) > 0}
+		if !result.Kept {
+			return a.result(result, "shard %s of %s is removed; it never had a snapshot\n", display(s.Name), display(filer))
 		}
-		if len(left) == 0 {
-			_, err = fmt.Fprintf(a.out, "shard %s of %s is removed; it never had a snapshot\n", display(s.Name), display(filer))
-			return err
-		}
-		_, err = fmt.Fprintf(a.out, "shard %s of %s is retired: it is not backed up any more. Its snapshots stay.\n"+
-			"bctl shard add %[2]s %[1]s brings it back.\n", display(s.Name), display(filer))
-		return err
+		return a.result(result, "shard %s of %s is retired: it is no longer backed up. Its snapshots remain.\n"+
+			"To register it again: bctl shard add %[2]s %[1]s.\n", argument(s.Name), argument(filer))
 	})
 }

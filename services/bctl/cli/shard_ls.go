@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -20,9 +19,9 @@ func newShardLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List shards and their last good snapshots",
-		Long: `Lists shards. LAST GOOD is the age of the newest committed snapshot: what it
-holds is at least as new. DEADLINE is when the shard should have the next by its
-policy, or how long ago that was: then it is OVERDUE.`,
+		Long: `Lists shards. LAST GOOD is the age of the last good snapshot. DEADLINE is the
+time by which the shard should have the next one under its policy. After that
+time the shard is OVERDUE.`,
 		Example: `  bctl shard ls
   bctl shard ls --filer nas1
   bctl shard ls --label env=prod --json`,
@@ -37,7 +36,7 @@ policy, or how long ago that was: then it is OVERDUE.`,
 	}
 	cmd.Flags().StringVar(&filter.Filer, "filer", "", "only shards of this `FILER`")
 	labelFlag(cmd, &labels)
-	cmd.Flags().BoolVar(&filter.Retired, "retired", false, "retired ones, too")
+	cmd.Flags().BoolVar(&filter.Retired, "retired", false, "include retired shards")
 	a.wideFlag(cmd)
 	a.completeFlag(cmd, "filer", a.filerNames)
 	return cmd
@@ -46,8 +45,12 @@ policy, or how long ago that was: then it is OVERDUE.`,
 func (a *app) listShards(ctx context.Context, filter index.ShardFilter) error {
 	return a.withIndex(ctx, toRead, func(i index.Index) error {
 		if filter.Filer != "" {
-			if _, err := findFiler(ctx, i, filter.Filer); err != nil {
+			f, err := findFiler(ctx, i, filter.Filer)
+			if err != nil {
 				return err
+			}
+			if f.Retired && !filter.Retired {
+				a.note("filer %s is retired (--retired lists its shards)", display(f.Name))
 			}
 		}
 		found, err := i.ListShards(ctx, filter)
@@ -61,15 +64,7 @@ func (a *app) listShards(ctx context.Context, filter index.ShardFilter) error {
 		if err := planAll(ctx, i, found, now); err != nil {
 			return err
 		}
-		if !a.json {
-			return writeLines(a.out, shardTable(now).lines(pointers(found), a.width()))
-		}
-		for n := range found {
-			if err := a.print(newShardJSON(&found[n], now)); err != nil {
-				return err
-			}
-		}
-		return nil
+		return printList(a, pointers(found), shardTable(now), func(s *index.ShardStatus) shardJSON { return newShardJSON(s, now) })
 	})
 }
 
@@ -151,8 +146,9 @@ type shardJSON struct {
 	Due       *string          `json:"due"`
 	Deadline  *string          `json:"deadline"`
 	Overdue   bool             `json:"overdue"`
-	LastGood  *lastGoodJSON    `json:"last_good"` // null: none
-	Running   *string          `json:"running"`   // id of the snapshot; null: none
+	LastGood  *lastGoodJSON    `json:"last_good"`         // null: none
+	Running   *string          `json:"running"`           // id of the snapshot; null: none
+	Changed   *bool            `json:"changed,omitempty"` // after a command that may change it
 }
 
 type lastGoodJSON struct {
@@ -166,17 +162,13 @@ type lastGoodJSON struct {
 func newShardJSON(s *index.ShardStatus, now time.Time) shardJSON {
 	j := shardJSON{
 		Filer: s.Filer.Name, Shard: s.Name, Source: s.Source, Snapshots: s.Snapshots, Selection: s.Selection, Retired: s.Retired,
-		Due: jsonTime(s.Plan.Due), Deadline: jsonTime(s.Plan.Deadline), Overdue: s.Overdue(now),
+		Running: jsonID(s.Running), Due: jsonTime(s.Plan.Due), Deadline: jsonTime(s.Plan.Deadline), Overdue: s.Overdue(now),
 	}
 	if s.Policy != "" {
 		j.Policy = &s.Policy
 	}
 	if s.LastGood != (backup.SnapshotID{}) {
 		j.LastGood = &lastGoodJSON{s.LastGood.String(), int64(s.Number), jsonTime(s.Time), s.Files, s.Bytes}
-	}
-	if s.Running != (backup.SnapshotID{}) {
-		id := s.Running.String()
-		j.Running = &id
 	}
 	return j
 }
@@ -225,34 +217,33 @@ func planRows(row rowFunc, p *index.Plan, now time.Time) {
 }
 
 func (a *app) describeShard(s *index.ShardStatus, now time.Time) error {
-	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
-	row("filer", "%s", display(s.Filer.Name))
-	row("shard", "%s", display(s.Name))
-	if s.Retired {
-		row("retired", "yes: it is not backed up; bctl shard add brings it back")
-	}
-	row("source", "%s", display(s.Source))
-	if s.Snapshots != "" {
-		row("source snapshots", "the newest of %s", display(s.Snapshots))
-	}
-	if s.LastGood == (backup.SnapshotID{}) {
-		row("last good snapshot", "none")
-	} else {
-		row("last good snapshot", "%s, number %d, of %s: %s, %s", s.LastGood.Short(), s.Number, happened(s.Time, now),
-			counted(s.Files, "file"), size(s.Bytes))
-	}
-	if s.Policy != "" {
-		row("policy", "%s", display(s.Policy))
-		planRows(row, &s.Plan, now)
-	}
-	if s.Running != (backup.SnapshotID{}) {
-		row("running", "%s (bctl status shows how far it is)", s.Running.Short())
-	}
-	exclusionRows(row, &s.Selection)
-	if of := s.Filer.Selection; len(of.Exclude)+len(of.ExcludeIfPresent) > 0 || of.OneFileSystem || of.ExcludeLargerBytes > 0 {
-		row("", "and what its filer leaves out:")
-		exclusionRows(row, &of)
-	}
-	return t.Flush()
+	return a.details(func(row rowFunc) {
+		row("filer", "%s", display(s.Filer.Name))
+		row("shard", "%s", display(s.Name))
+		if s.Retired {
+			row("retired", "yes: it is not backed up; bctl shard add registers it again")
+		}
+		row("source", "%s", display(s.Source))
+		if s.Snapshots != "" {
+			row("source snapshots", "the newest of %s", display(s.Snapshots))
+		}
+		if s.LastGood == (backup.SnapshotID{}) {
+			row("last good snapshot", "none")
+		} else {
+			row("last good snapshot", "%s, number %d, of %s: %s, %s", s.LastGood.Short(), s.Number, happened(s.Time, now),
+				counted(s.Files, "file"), size(s.Bytes))
+		}
+		if s.Policy != "" {
+			row("policy", "%s", display(s.Policy))
+			planRows(row, &s.Plan, now)
+		}
+		if s.Running != (backup.SnapshotID{}) {
+			row("running", "%s (bctl status shows how far it is)", s.Running.Short())
+		}
+		exclusionRows(row, &s.Selection)
+		if of := s.Filer.Selection; len(of.Exclude)+len(of.ExcludeIfPresent) > 0 || of.OneFileSystem || of.ExcludeLargerBytes > 0 {
+			row("", "and what its filer leaves out:")
+			exclusionRows(row, &of)
+		}
+	})
 }

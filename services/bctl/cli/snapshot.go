@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -80,10 +79,16 @@ func (a *app) showSnapshot(ctx context.Context, w *which, arg string, verbose bo
 		return err
 	}
 	s.State = a.shownState(ctx, i, s)
+	held, err := holdsOf(ctx, i)
+	if err != nil {
+		return err
+	}
 	if a.json {
-		err = a.print(newSnapshotDetail(&s))
+		detail := newSnapshotDetail(&s)
+		detail.Holds = held.reasons(&s)
+		err = a.print(detail)
 	} else {
-		err = a.describe(ctx, i, &s, verbose)
+		err = a.describe(ctx, i, &s, held.of(&s), verbose)
 	}
 	if err != nil {
 		return err
@@ -148,49 +153,51 @@ func newSnapshotDetail(s *backup.Snapshot) snapshotDetail {
 	}
 }
 
-func (a *app) describe(ctx context.Context, i index.Index, s *backup.Snapshot, verbose bool) error {
+func (a *app) describe(ctx context.Context, i index.Index, s *backup.Snapshot, holds []index.Hold, verbose bool) error {
 	now, err := i.Clock(ctx)
 	if err != nil {
 		return err
 	}
-	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
-	c := &s.Counts
-	errorsRow(row, s)
-	row("id", "%v", s.ID)
-	row("filer", "%s", display(s.Filer.Name))
-	row("shard", "%s", display(s.Shard.Name))
-	if from := takenFrom(s); from != "" {
-		row("source", "%s in %s", display(from), display(s.Shard.Source))
-	} else {
-		row("source", "%s", display(sourceOf(s)))
-	}
-	if !s.Root.IsZero() {
-		row("root", "%s", display(s.Root.String()))
-	}
-	row("number", "%d, %s", s.Number, parentText(s))
-	row("state", "%s", stateText(s))
-	if s.Bad != "" {
-		row("bad", "%s", display(s.Bad))
-	}
-	if s.Reason != "" {
-		row("reason", "%s", display(s.Reason))
-	}
-	row("started", "%s", happened(s.Started, now))
-	row("committed", "%s", happened(s.Committed, now))
-	if len(s.Tags) > 0 {
-		row("tags", "%s", display(strings.Join(s.Tags, ", ")))
-	}
-	exclusionRows(row, &s.Selection)
-	if s.State == backup.Running || s.State == interrupted {
-		row("walk tasks", "%d of %d", s.TasksSettled, s.TasksAnnounced)
-		row("read batches", "%d of %d", s.BatchesSettled, s.BatchesAnnounced)
-	}
-	countRows(row, c)
-	if verbose {
-		workRows(row, c)
-	}
-	return t.Flush()
+	return a.details(func(row rowFunc) {
+		c := &s.Counts
+		errorsRow(row, s)
+		row("id", "%v", s.ID)
+		row("filer", "%s", display(s.Filer.Name))
+		row("shard", "%s", display(s.Shard.Name))
+		if from := takenFrom(s); from != "" {
+			row("source", "%s in %s", display(from), display(s.Shard.Source))
+		} else {
+			row("source", "%s", display(sourceOf(s)))
+		}
+		if !s.Root.IsZero() {
+			row("root", "%s", display(s.Root.String()))
+		}
+		row("number", "%d, %s", s.Number, parentText(s))
+		row("state", "%s", stateText(s))
+		if s.Bad != "" {
+			row("bad", "%s", display(s.Bad))
+		}
+		for _, h := range holds {
+			row("on hold", "%s (hold %d, by %s, since %s)", display(h.Reason), h.ID, display(h.By), zoned(h.Since))
+		}
+		if s.Reason != "" {
+			row("reason", "%s", display(s.Reason))
+		}
+		row("started", "%s", happened(s.Started, now))
+		row("committed", "%s", happened(s.Committed, now))
+		if len(s.Tags) > 0 {
+			row("tags", "%s", display(strings.Join(s.Tags, ", ")))
+		}
+		exclusionRows(row, &s.Selection)
+		if s.State == backup.Running || s.State == interrupted {
+			row("walk tasks", "%d of %d", s.TasksSettled, s.TasksAnnounced)
+			row("read batches", "%d of %d", s.BatchesSettled, s.BatchesAnnounced)
+		}
+		countRows(row, c)
+		if verbose {
+			workRows(row, c)
+		}
+	})
 }
 
 // countRows adds the rows that snapshot show and the summary of backup have in common.

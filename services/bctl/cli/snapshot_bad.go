@@ -18,15 +18,15 @@ func newSnapshotMarkBad(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mark-bad SNAPSHOT",
 		Short: "Mark a snapshot as bad: never use it as latest",
-		Long: `Marks a committed snapshot as bad, for instance because half of the tree was
-not mounted. It is never latest. The next backup compares its number of files
-with the last good snapshot instead, and fails if files are missing that the bad
-snapshot lacks, too.
+		Long: `Marks a committed snapshot as bad, for instance because half of the tree was not
+mounted. It is then never latest. The next backup compares its number of files
+with the last good snapshot and fails if files are missing, even those that the
+bad snapshot lacks.
 
-If it was the last good snapshot of its shard, the one before it is that again,
-and a shard with a policy is due at once. The next backup still finds by the bad
-snapshot which files have changed. The snapshot stays, and can be restored by
-its id.`,
+If it was the last good snapshot of its shard, the previous one becomes the last
+good snapshot, and a shard with a policy is due at once. The next backup still
+uses the bad snapshot to detect changed files. The bad snapshot is kept and can
+be restored by its id.`,
 		Example: `  bctl snapshot mark-bad 3f2a --reason 'half of the export was gone'
   bctl snapshot mark-bad latest --filer nas1 --shard /export/home \
     --reason 'encrypted by malware, ticket 4711'`,
@@ -34,12 +34,12 @@ its id.`,
 		ValidArgsFunction: a.completeSnapshot(&w, snapshotOffer{states: onlyCommitted, latest: true, wanted: goodSnapshot}),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if strings.TrimSpace(reason) == "" {
-				return usage("say why the snapshot is bad, with --reason TEXT: others will want to know")
+				return usage("give the reason with --reason TEXT")
 			}
 			return a.setBad(cmd.Context(), &w, given[0], reason)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why it is bad, a `TEXT` for people")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason for the mark, a `TEXT` for people")
 	w.flags(a, cmd)
 	return cmd
 }
@@ -49,9 +49,9 @@ func newSnapshotMarkGood(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mark-good SNAPSHOT",
 		Short: "Remove the mark of a bad snapshot",
-		Long: `Takes back what bctl snapshot mark-bad has said: the snapshot counts again. If
-no good one of its shard is newer, it is latest, and the next is compared with
-it.`,
+		Long: `Removes the mark that bctl snapshot mark-bad has set. If no newer snapshot of
+the shard is good, this one is latest again, and the next backup is compared
+with it.`,
 		Example:           `  bctl snapshot mark-good 3f2a`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completeSnapshot(&w, snapshotOffer{states: onlyCommitted, wanted: badSnapshot}),
@@ -68,9 +68,9 @@ func (a *app) setBad(ctx context.Context, w *which, arg, reason string) error {
 		if err != nil {
 			return err
 		}
-		err = i.SetBad(ctx, s.ID, reason)
+		err = i.SetBad(ctx, s.ID, operator(), reason)
 		if errors.Is(err, backup.ErrNotFound) {
-			return absent("snapshot %s is %s: only a committed one can be marked", s.ID.Short(), a.shownState(ctx, i, s))
+			return absent("snapshot %s is %s: only a committed snapshot can be marked", s.ID.Short(), a.shownState(ctx, i, s))
 		}
 		if err != nil {
 			return wrongSetting(err)

@@ -95,22 +95,22 @@ func (c *snapshotLs) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.app.json {
-		for n := range found {
-			if err := c.app.print(newSnapshotJSON(&found[n])); err != nil {
-				return err
-			}
-		}
-		return nil
+	held, err := holdsOf(ctx, i)
+	if err != nil {
+		return err
 	}
-	if more {
+	if more && !c.app.json {
 		defer c.app.note("these are the newest %d; --all lists all, --limit N more of them", c.limit)
 	}
 	now, err := i.Clock(ctx)
 	if err != nil {
 		return err
 	}
-	return writeLines(c.app.out, snapshotTable(now).lines(pointers(found), c.app.width()))
+	return printList(c.app, pointers(found), snapshotTable(now, held), func(s *backup.Snapshot) snapshotJSON {
+		line := newSnapshotJSON(s)
+		line.Holds = held.reasons(s)
+		return line
+	})
 }
 
 // find returns the wanted snapshots, and whether there are more of them than the limit.
@@ -165,7 +165,7 @@ func newestOfEach(all []backup.Snapshot, n int) (newest []backup.Snapshot) {
 	return newest
 }
 
-func snapshotTable(now time.Time) table[*backup.Snapshot] {
+func snapshotTable(now time.Time, held heldBy) table[*backup.Snapshot] {
 	return table[*backup.Snapshot]{
 		{name: "ID", text: func(s *backup.Snapshot) string { return s.ID.Short() }},
 		{
@@ -181,6 +181,7 @@ func snapshotTable(now time.Time) table[*backup.Snapshot] {
 		{name: "STORED", text: func(s *backup.Snapshot) string { return size(s.Counts.StoredBytes) }, right: true, leave: 3},
 		{name: "ERRORS", text: func(s *backup.Snapshot) string { return humanize.Comma(s.Counts.Errors) }, right: true, leave: 8},
 		{name: "TAGS", text: func(s *backup.Snapshot) string { return display(strings.Join(s.Tags, ",")) }, cut: truncate, leave: 6},
+		{name: "HOLD", text: func(s *backup.Snapshot) string { return display(strings.Join(held.reasons(s), "; ")) }, cut: truncate, leave: 5, optional: true},
 		{name: "SOURCE", text: func(s *backup.Snapshot) string { return display(takenFrom(s)) }, cut: tail, useful: usefulPath, leave: 1, optional: true},
 		{name: "REASON", text: func(s *backup.Snapshot) string { return display(s.Reason) }, cut: truncate, useful: usefulPath, leave: 5, optional: true},
 	}

@@ -20,8 +20,8 @@ import (
 const (
 	// watchEvery is the refresh interval of status --watch.
 	watchEvery = 2 * time.Second
-	// maxWork is the maximum amount of open work that is requested. A fleet has less: as much as may
-	// be queued, and stalled work.
+	// maxWork is the maximum amount of open work that is requested. A fleet has less: as much as
+	// may be queued, and stalled work.
 	maxWork = 20_000
 	// fewRunning is the maximum number of snapshots for which open work is shown without --work.
 	fewRunning = 5
@@ -34,7 +34,7 @@ type statusCommand struct {
 	work  bool
 
 	muster *muster
-	last   *overview // of the watch: rates are differences
+	looks  []*overview // of the watch, within ratesOver: the oldest first
 }
 
 func newStatus(a *app) *cobra.Command {
@@ -42,41 +42,42 @@ func newStatus(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show running snapshots, and what they wait for",
-		Long: `Shows first what is missing in a fleet: a committer that leads, walkers and
-readers at the site of each filer that has shards; and which services take no
-work, and why.
+		Long: `Reports first what is missing in a fleet: a leading committer, or walkers and
+readers at the site of each filer with shards. It also names services that take
+no work, with the reason.
 
-Then every running snapshot. The columns are
+Then it lists every running snapshot: first those that need attention, last
+those that no worker works on. The columns are
 
-  AGE            how long it has been running
+  AGE            time since the snapshot was started
   TASKS, BATCHES walk tasks and read batches. "12/20+3": of the 20 known so far,
                  12 are done, workers are working on 3, and the other 5 wait.
                  The 20 grows while the walk finds more
-  STALLED        of those that workers have: how many wait for the filer
-  FILES, SIZE    what the walk has found, of what the last snapshot had
-  FILES/S        how fast the walk finds files
-  READ/S         how fast the filer is read, including batches in progress
-  LEFT           how long it will probably take; "stalled": all that workers
-                 have waits for the filer; "waiting": a service is missing;
-                 "committing": all work is done; "-": not known yet
+  STALLED        number of assigned tasks and batches that wait for the filer
+  FILES, SIZE    found by the walk, compared with the last snapshot
+  FILES/S        files found per second, within the last minute
+  READ/S         read rate within the last minute, including batches in progress
+  LEFT           estimated time left at these rates; "stalled": all assigned
+                 work waits for the filer; "waiting": a service is missing;
+                 "committing": all work is done; "-": not known
 
-Then what waits, one line for all that waits for the same: a filer that does not
-answer, a worker that was lost, other workers, a limit, a window. Work of a lost
-worker is assigned again within seconds if its process has died, and otherwise
-when its lease has ended. Then the work in hand, where few snapshots
-are running, or with --work: who does it, where, and how long it is theirs
-(LEASE). Then the filers that are spared: those that answer so slowly that
-workers do less than the filer's limit; and the shards whose newest snapshot
-has failed within a day.
+Then it lists waiting work, one line per cause: a filer that does not answer, a
+lost worker, other workers, a limit, a window; and filers whose read limit slows
+their backups. Work of a lost worker is assigned
+again within seconds if its process has died, otherwise when its lease has
+ended. If few snapshots are running, or with --work, it then lists the work in
+progress with its worker, its location and the time left of its lease (LEASE).
+Finally it lists filers with reduced limits, because they have become slow, and
+shards whose newest snapshot has failed within the last day.
 
---watch looks again every 2 seconds, until it is interrupted, and fits the
-terminal: the most important comes first. Snapshots that are only queued are
-counted; --work lists them. Rates are those of the last seconds then, and else
-the mean since the snapshot was begun. A terminal that is too narrow for all
-columns shows the most important ones; --wide shows all.
+--watch refreshes the output every 2 seconds until it is interrupted, and fits
+it to the terminal: the most important lines come first. It counts snapshots
+that are only queued; --work lists them. A terminal that is too narrow for all
+columns shows the most important ones (--wide: all).
 
-It works without NATS, and says then that nobody knows which services run. On
-one machine, a note says so if the index is older than the store.`,
+In a fleet, the workers report the rates; a rate that they do not report is "-".
+On one machine, rates are known while a snapshot is younger than a minute, and
+with --watch. Without NATS, the command cannot list the services.`,
 		Example: `  bctl status
   bctl status --watch
   bctl status --filer nas1 --work
@@ -142,24 +143,43 @@ func (c *statusCommand) run(ctx context.Context) error {
 
 // blind shows that the index is unavailable, above its last state.
 func (c *statusCommand) blind(err error) error {
-	if c.last == nil || c.app.json || !c.app.term.outIs {
+	if len(c.looks) == 0 || c.app.json || !c.app.term.outIs {
 		c.app.log.Warn("the index does not answer", "error", err)
 		return nil
 	}
-	c.last.lacks = append([]lack{{What: "index", Text: "the index does not answer; this is how it was: " + firstLine(err.Error()), Stops: true}},
-		slices.DeleteFunc(c.last.lacks, func(l lack) bool { return l.What == "index" })...)
-	return c.show(c.last)
+	last := c.looks[len(c.looks)-1]
+	last.lacks = append([]lack{{What: "index", Text: "the index does not answer; this is how it was: " + firstLine(err.Error()), Stops: true}},
+		slices.DeleteFunc(last.lacks, func(l lack) bool { return l.What == "index" })...)
+	return c.show(last)
 }
 
 // once reads the state and shows it.
-func (c *statusCommand) once(ctx context.Context, i index.Catalog) error {
-	now, err := c.look(ctx, i)
+func (c *statusCommand) once(ctx context.Context, i index.Index) error {
+	now, err := c.await(ctx, i)
 	if err != nil {
 		return err
 	}
-	now.rates(c.last)
-	c.last = now
+	now.rates(c.looks)
+	c.looks = append(slices.DeleteFunc(c.looks, func(o *overview) bool { return now.at.Sub(o.at) > ratesOver }), now)
 	return c.show(now)
+}
+
+// await is look. If the index takes long to answer, it shows that meanwhile.
+func (c *statusCommand) await(ctx context.Context, i index.Index) (now *overview, err error) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		now, err = c.look(ctx, i)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		if err := c.blind(fmt.Errorf("no answer within %v", patience)); err != nil {
+			return nil, err
+		}
+		<-ended
+	}
+	return now, err
 }
 
 func (c *statusCommand) show(now *overview) error {
@@ -190,7 +210,7 @@ type overview struct {
 	fleet   bool
 	lacks   []lack
 	crew    *crew
-	places  map[string]int // running snapshots of each site
+	slots   map[string]int // running snapshots of each site
 	running []*inProgress
 	filers  map[string]*index.FilerStatus
 	stalled map[filerWork]int
@@ -215,8 +235,8 @@ type inProgress struct {
 	handRead int64
 	handDone float64
 
-	at                            time.Time
-	filesPerSecond, readPerSecond float64
+	at          time.Time
+	walk, reads recent
 }
 
 // inHand counts open work: with a worker, stalled there, and queued.
@@ -242,48 +262,4 @@ func isSpared(f *index.FilerStatus) bool {
 		return slots > 0 && slots < limit && latency > backup.FastLatency
 	}
 	return spared(f.Load.WalkSlots, limits.WalkTasks, f.Load.WalkLatency) || spared(f.Load.ReadSlots, limits.ReadBatches, f.Load.ReadLatency)
-}
-
-// rates computes the speeds since last, or since the start of each snapshot.
-func (s *overview) rates(last *overview) {
-	before := map[backup.SnapshotID]*inProgress{}
-	if last != nil {
-		for _, p := range last.running {
-			before[p.ID] = p
-		}
-	}
-	for _, p := range s.running {
-		if p.State == interrupted {
-			continue
-		}
-		since, files, read := p.Started, int64(0), int64(0)
-		if b := before[p.ID]; b != nil {
-			since, files, read = b.at, b.Counts.Files, b.readBytes()
-		}
-		if seconds := s.at.Sub(since).Seconds(); seconds > 0 {
-			p.filesPerSecond = max(0, float64(p.Counts.Files-files)/seconds)
-			p.readPerSecond = max(0, float64(p.readBytes()-read)/seconds)
-		}
-	}
-}
-
-// left estimates the remaining time of a snapshot. The estimate is the settled share of the
-// batches, multiplied by the walked share of the files that the previous snapshot leads to expect,
-// because both take time.
-func (p *inProgress) left() (time.Duration, bool) {
-	if p.State == interrupted {
-		return 0, false
-	}
-	walked := share(p.Counts.Files, p.base.Files)
-	switch {
-	case p.TasksSettled == p.TasksAnnounced:
-		walked = 1
-	case !p.known:
-		return 0, false
-	}
-	if p.isStalled() || p.still {
-		return 0, false
-	}
-	done := min(walked, 1) * p.readShare()
-	return remaining(p.at.Sub(p.Started), done, done)
 }

@@ -12,13 +12,19 @@ import (
 // What workers themselves report about their work in progress. The index knows only who has it, and
 // gets the results when it ends.
 
-// takeReadings adds how far readers are with their batches.
+// takeReadings adds how far workers are, and what they have done of late.
 func takeReadings(services []flow.Instance, running map[backup.SnapshotID]*inProgress) {
 	for n := range services {
 		for _, r := range services[n].Reading {
-			if p := running[r.Snapshot]; p != nil && !services[n].Silent {
+			p := running[r.Snapshot]
+			switch {
+			case p == nil || services[n].Silent:
+			case services[n].Role == flow.RoleWalker:
+				p.walk.take(&r.Recent)
+			default:
 				p.handRead += r.ReadBytes
 				p.handDone += r.BatchesDone
+				p.reads.take(&r.Recent)
 			}
 		}
 	}
@@ -27,13 +33,10 @@ func takeReadings(services []flow.Instance, running map[backup.SnapshotID]*inPro
 // readBytes returns what was read for a snapshot, including batches in progress.
 func (p *inProgress) readBytes() int64 { return p.Counts.ReadBytes + p.handRead }
 
-// readShare returns the share of the batches that is done.
-func (p *inProgress) readShare() float64 {
-	if p.BatchesAnnounced <= 0 {
-		return 1
-	}
-	// A batch may be settled already while its reader still has it.
-	return min((float64(p.BatchesSettled)+p.handDone)/float64(p.BatchesAnnounced), 1)
+// batchesDone returns the number of batches that are done, including shares of those in progress. A
+// batch may be settled already while its reader still has it.
+func (p *inProgress) batchesDone() float64 {
+	return min(float64(p.BatchesSettled)+p.handDone, float64(p.BatchesAnnounced))
 }
 
 // A workerName is a worker as the index knows it.

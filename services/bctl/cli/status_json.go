@@ -9,9 +9,11 @@ type overviewJSON struct {
 	Missing []lackJSON `json:"missing"`
 	Running int        `json:"running"`
 	// Stalled is the number of running snapshots of which all work with workers is stalled.
-	Stalled        int           `json:"stalled"`
-	FilesPerSecond float64       `json:"files_per_second"`
-	ReadPerSecond  float64       `json:"read_bytes_per_second"`
+	Stalled int `json:"stalled"`
+	// FilesPerSecond and ReadPerSecond are sums over the snapshots of which they are known; null:
+	// there are none.
+	FilesPerSecond *float64      `json:"files_per_second"`
+	ReadPerSecond  *float64      `json:"read_bytes_per_second"`
 	Waiting        []waitJSON    `json:"waiting"`
 	Failed         []failureJSON `json:"failed"`
 }
@@ -60,9 +62,8 @@ func (s *overview) json() overviewJSON {
 	j := overviewJSON{
 		Type: "overview", Time: jsonTime(s.at), Running: len(s.running), Missing: []lackJSON{}, Waiting: []waitJSON{}, Failed: []failureJSON{},
 	}
+	j.FilesPerSecond, j.ReadPerSecond = s.speeds()
 	for _, p := range s.running {
-		j.FilesPerSecond += p.filesPerSecond
-		j.ReadPerSecond += p.readPerSecond
 		if p.isStalled() {
 			j.Stalled++
 		}
@@ -102,10 +103,10 @@ type statusJSON struct {
 	Bytes          int64          `json:"bytes"`
 	ExpectedFiles  *int64         `json:"expected_files"` // null: there was no earlier snapshot
 	ExpectedBytes  *int64         `json:"expected_bytes"`
-	FilesPerSecond float64        `json:"files_per_second"`
+	FilesPerSecond *float64       `json:"files_per_second"` // within the last minute; null: not known
 	ReadBytes      int64          `json:"read_bytes"`
-	ReadPerSecond  float64        `json:"read_bytes_per_second"`
-	LeftSeconds    *float64       `json:"left_seconds"` // null: not known yet
+	ReadPerSecond  *float64       `json:"read_bytes_per_second"`
+	LeftSeconds    *float64       `json:"left_seconds"` // null: not known
 	Errors         int64          `json:"errors"`
 	Work           []statusInHand `json:"work"`
 }
@@ -138,7 +139,7 @@ func (s *overview) snapshotJSON(p *inProgress) statusJSON {
 		Tasks:   statusWork{p.TasksSettled, p.TasksAnnounced, p.tasks.working, p.tasks.stalled, p.tasks.queued},
 		Batches: statusWork{p.BatchesSettled, p.BatchesAnnounced, p.read.working, p.read.stalled, p.read.queued},
 		Files:   row.Files, Directories: row.Directories, Bytes: row.Bytes,
-		FilesPerSecond: p.filesPerSecond, ReadBytes: p.readBytes(), ReadPerSecond: p.readPerSecond, Errors: row.Errors, Work: []statusInHand{},
+		FilesPerSecond: ifKnown(p.filesPerSecond(), p.walk.known), ReadBytes: p.readBytes(), ReadPerSecond: ifKnown(p.readPerSecond(), p.reads.known), Errors: row.Errors, Work: []statusInHand{},
 	}
 	if p.known {
 		j.ExpectedFiles, j.ExpectedBytes = &p.base.Files, &p.base.Bytes

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -33,14 +34,15 @@ type looked struct {
 	failed  []backup.Snapshot
 	work    []index.Work
 	filers  []index.FilerStatus
-	places  map[string]int // running snapshots of each site, of all filers
+	slots   map[string]int // running snapshots of each site, of all filers
 	shards  []index.ShardStatus
 	due     []nextRun
+	stops   []*stopOf
 }
 
 // look queries the index and NATS concurrently. The number of queries does not depend on the number
 // of running snapshots.
-func (c *statusCommand) look(ctx context.Context, i index.Catalog) (*overview, error) {
+func (c *statusCommand) look(ctx context.Context, i index.Index) (*overview, error) {
 	now, err := i.Clock(ctx)
 	if err != nil {
 		return nil, err
@@ -62,16 +64,24 @@ func (c *statusCommand) look(ctx context.Context, i index.Catalog) (*overview, e
 		}
 		l.crew = c.muster.ask(asking, sitesOf(l.filers))
 		all := l.filers
-		if c.filer != "" { // others compete for the places of its site
+		if c.filer != "" { // others compete for the slots of its site
 			if all, err = i.ListFilers(asking, index.FilerFilter{}); err != nil {
 				return err
 			}
 		}
-		l.places = placesOf(all)
+		l.slots = slotsOf(all)
 		return nil
 	})
 	group.Go(func() (err error) {
 		l.shards, err = i.ListShards(asking, index.ShardFilter{Filer: c.filer})
+		return err
+	})
+	group.Go(func() error {
+		stops, err := i.Stops(asking)
+		if err != nil {
+			return err
+		}
+		l.stops, err = describeStops(asking, i, stops)
 		return err
 	})
 	if c.app.cfg.Fleet() { // on one machine, policies have no effect
@@ -91,7 +101,7 @@ func (c *statusCommand) look(ctx context.Context, i index.Catalog) (*overview, e
 // newOverview combines the answers.
 func newOverview(l *looked, now time.Time) *overview {
 	s := &overview{
-		at: now, crew: &l.crew, places: l.places, heardAt: l.crew.heard, silent: silentWorkers(l.crew.services), fleet: l.crew.asked,
+		at: now, crew: &l.crew, slots: l.slots, heardAt: l.crew.heard, silent: silentWorkers(l.crew.services), fleet: l.crew.asked,
 		cut: len(l.work) == maxWork, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{},
 	}
 	byID := make(map[backup.SnapshotID]*inProgress, len(l.running))
@@ -109,11 +119,11 @@ func newOverview(l *looked, now time.Time) *overview {
 	for n := range l.filers {
 		f := &l.filers[n]
 		s.filers[f.Name] = f
-		if isSpared(f) {
+		if f.Running > 0 && isSpared(f) { // otherwise its latency is that of an earlier snapshot
 			s.spared = append(s.spared, *f)
 		}
 	}
-	s.lacks = l.crew.lacks(sitesOf(l.filers))
+	s.lacks = append(l.crew.lacks(sitesOf(l.filers)), braked(l.stops, s.filers)...)
 	for _, p := range s.running {
 		p.still = s.standsStill(p)
 	}
@@ -122,13 +132,24 @@ func newOverview(l *looked, now time.Time) *overview {
 	return s
 }
 
-// placesOf returns the number of running snapshots of each site.
-func placesOf(filers []index.FilerStatus) map[string]int {
-	places := map[string]int{}
-	for n := range filers {
-		places[siteOf(&filers[n].Filer)] += filers[n].Running
+// braked warns of the deletions that wait for operators: those of the repository, and of shards of
+// these filers.
+func braked(stops []*stopOf, filers map[string]*index.FilerStatus) (list []lack) {
+	for _, s := range stops {
+		if s.Waits() && (s.Shard == 0 || filers[s.filer] != nil) {
+			list = append(list, lack{What: "brake", Text: fmt.Sprintf("deletion of %s of %s %s (bctl confirm %d)", s.what(), s.where(), s.state(), s.ID), Warns: true})
+		}
 	}
-	return places
+	return list
+}
+
+// slotsOf returns the number of running snapshots of each site.
+func slotsOf(filers []index.FilerStatus) map[string]int {
+	slots := map[string]int{}
+	for n := range filers {
+		slots[siteOf(&filers[n].Filer)] += filers[n].Running
+	}
+	return slots
 }
 
 // sitesOf returns the sites with filers to back up.
@@ -159,7 +180,7 @@ func (s *overview) hold(p *inProgress, w index.Work) {
 }
 
 // expect requests the counts of the previous snapshots.
-func (s *overview) expect(ctx context.Context, i index.Catalog) error {
+func (s *overview) expect(ctx context.Context, i index.Index) error {
 	ids := make([]backup.SnapshotID, len(s.running))
 	for n, p := range s.running {
 		ids[n] = p.ID

@@ -28,8 +28,8 @@ func (s *overview) screen(width, height int, all bool) string {
 	if len(shown) > 0 {
 		table.lines = progressTable.lines(shown, width)
 	}
-	for _, text := range texts(s.lacks) {
-		missing.lines = append(missing.lines, wrap("MISSING  "+text, width)...)
+	for _, text := range texts(s.lacks, (*lack).line) {
+		missing.lines = append(missing.lines, wrap(text, width)...)
 	}
 	if len(s.running) == 0 {
 		totals.lines = []string{"No snapshot is running."}
@@ -103,8 +103,8 @@ func (s *section) cut(n int) {
 	s.lines = append(s.lines[:n-1:n-1], "… and "+counted(len(s.lines)-max(n-1, s.head), "more "+s.what))
 }
 
-// onScreen returns the running snapshots for the screen, those that need attention first, and the
-// number of those that are omitted because they are only queued.
+// onScreen returns the running snapshots for people, those that need attention first and those that
+// no worker works on last, and the number of those that are omitted because they are only queued.
 func (s *overview) onScreen(all bool) (shown []*inProgress, queued int) {
 	for _, p := range s.running {
 		if !all && s.fleet && p.isQueued() { // on one machine, its own process works for it
@@ -118,17 +118,15 @@ func (s *overview) onScreen(all bool) (shown []*inProgress, queued int) {
 }
 
 // isQueued reports whether a snapshot only waits for workers.
-func (p *inProgress) isQueued() bool {
-	return p.rank() == rankIdle && p.Counts.Errors == 0 && !p.Complete()
-}
+func (p *inProgress) isQueued() bool { return p.rank() == rankIdle }
 
 // The ranks of snapshots on the screen.
 const (
 	rankStalled = iota
 	rankEnding
-	rankIdle
 	rankErrors
 	rankWorking
+	rankIdle // last: all of a site without workers must not hide those that move
 )
 
 // rank is lower for snapshots that need attention.
@@ -138,10 +136,10 @@ func (p *inProgress) rank() int {
 		return rankStalled
 	case p.Cancel != "" || p.State == interrupted:
 		return rankEnding
-	case p.tasks.working+p.read.working == 0:
-		return rankIdle
 	case p.Counts.Errors > 0:
 		return rankErrors
+	case p.tasks.working+p.read.working == 0 && !p.Complete():
+		return rankIdle
 	}
 	return rankWorking
 }
@@ -153,8 +151,8 @@ func shortened(line string, width int) string {
 	return truncate(line, width)
 }
 
-// wrap breaks a line at its spaces. Continuation lines are indented. A word that is longer than width
-// stays whole.
+// wrap breaks a line at its spaces. Continuation lines are indented. A word that is longer than
+// width stays whole.
 func wrap(text string, width int) []string { return flowed(strings.Split(text, " "), " ", "  ", width) }
 
 // phrased arranges phrases in lines.

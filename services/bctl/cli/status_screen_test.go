@@ -104,3 +104,26 @@ func TestScreen(t *testing.T) {
 		})
 	}
 }
+
+// Snapshots of a site without workers come after those that workers work on, in both forms of
+// status.
+func TestMovingFirst(t *testing.T) {
+	s := newScene(everybody...)
+	for n := range 12 {
+		s.snapshot(fmt.Sprintf("dead%02d", n), 1, 0)
+	}
+	s.snapshot("moving", 4, 3)
+	s.hold(3, "w1", true, 0)
+	o := s.overview()
+	var plain strings.Builder
+	if err := o.write(&plain, false, 79); err != nil {
+		t.Fatal(err)
+	}
+	for form, text := range map[string]string{"status": plain.String(), "--watch --work": o.screen(79, 60, true)} {
+		_, table, _ := strings.Cut(text, "SNAPSHOT ")
+		moving, dead := strings.Index(table, "moving"), strings.Index(table, "dead00")
+		if moving < 0 || dead < moving {
+			t.Errorf("%s: the moving snapshot is at %d, the first waiting one at %d:\n%s", form, moving, dead, text)
+		}
+	}
+}

@@ -17,8 +17,8 @@ import (
 // write prints an overview for people, with lines of at most width; 0 means no limit.
 func (s *overview) write(w io.Writer, work bool, width int) error {
 	var lines []string
-	for _, text := range texts(s.lacks) {
-		lines = append(lines, wrap("MISSING  "+text, width)...)
+	for _, text := range texts(s.lacks, (*lack).line) {
+		lines = append(lines, wrap(text, width)...)
 	}
 	if len(lines) > 0 {
 		lines = append(lines, "")
@@ -26,7 +26,8 @@ func (s *overview) write(w io.Writer, work bool, width int) error {
 	if len(s.running) == 0 {
 		lines = append(lines, "No snapshot is running.")
 	} else {
-		lines = append(lines, progressTable.lines(s.running, width)...)
+		shown, _ := s.onScreen(true)
+		lines = append(lines, progressTable.lines(shown, width)...)
 	}
 	if len(s.running) > 1 {
 		lines = append(append(lines, ""), wrap("All: "+strings.Join(s.totals(), ", "), width)...)
@@ -41,16 +42,16 @@ func (s *overview) write(w io.Writer, work bool, width int) error {
 		lines = append(lines, s.inHand(width)...)
 	}
 	if slices.ContainsFunc(s.running, func(p *inProgress) bool { return p.State == interrupted }) {
-		lines = append(append(lines, ""), wrap("No process makes the interrupted snapshots. The next bctl backup of the shard "+
-			"reuses what was stored; bctl cancel ends the snapshot now.", width)...)
+		lines = append(append(lines, ""), wrap("The process of the interrupted snapshots has died. The next backup of the shard "+
+			"reuses the stored content; bctl cancel ends the snapshot now.", width)...)
 	}
 	if len(s.spared) > 0 {
-		lines = append(append(lines, ""), wrap("Filers that are spared, since they have become slow:", width)...)
+		lines = append(append(lines, ""), wrap("Filers with reduced limits, because they have become slow:", width)...)
 		lines = append(lines, sparedTable.lines(pointers(s.spared), width)...)
 	}
 	for n := range s.failed {
 		if n == 0 {
-			lines = append(append(lines, ""), wrap("Failed within a day, and not made since:", width)...)
+			lines = append(append(lines, ""), wrap("Failed within the last day, without a good snapshot since:", width)...)
 		}
 		lines = append(lines, wrap(s.failed[n].line(s.at), width)...)
 	}
@@ -77,8 +78,8 @@ var progressTable = table[*inProgress]{
 	{name: "STALLED", text: func(p *inProgress) string { return fmt.Sprint(p.tasks.stalled + p.read.stalled) }, right: true, leave: 2},
 	{name: "FILES", text: (*inProgress).filesText, right: true, leave: 4},
 	{name: "SIZE", text: (*inProgress).sizeText, right: true, leave: 3},
-	{name: "FILES/S", text: func(p *inProgress) string { return humanize.Comma(int64(p.filesPerSecond)) }, right: true, leave: 10},
-	{name: "READ/S", text: func(p *inProgress) string { return size(int64(p.readPerSecond)) }, right: true, leave: 11},
+	{name: "FILES/S", text: (*inProgress).filesPerSecondText, right: true, leave: 10},
+	{name: "READ/S", text: (*inProgress).readPerSecondText, right: true, leave: 11},
 	{name: "LEFT", text: (*inProgress).leftText, right: true},
 	{name: "ERRORS", text: func(p *inProgress) string { return humanize.Comma(p.Counts.Errors) }, right: true, leave: 9},
 }
@@ -128,13 +129,11 @@ func (p *inProgress) isStalled() bool {
 // totals returns the totals over all running snapshots.
 func (s *overview) totals() []string {
 	var files, ofFiles, bytes, ofBytes int64
-	var filesPerSecond, readPerSecond float64
 	stalled, known, based := 0, true, true
 	var left time.Duration
 	for _, p := range s.running {
 		files, bytes = files+p.Counts.Files, bytes+p.Counts.Bytes
 		ofFiles, ofBytes = ofFiles+max(p.base.Files, p.Counts.Files), ofBytes+max(p.base.Bytes, p.Counts.Bytes)
-		filesPerSecond, readPerSecond = filesPerSecond+p.filesPerSecond, readPerSecond+p.readPerSecond
 		d, ok := p.left()
 		left, known, based = max(left, d), known && ok, based && p.known
 		if p.isStalled() {
@@ -150,7 +149,13 @@ func (s *overview) totals() []string {
 	} else { // the amount of work of some is not known
 		list = append(list, counted(files, "file"), size(bytes))
 	}
-	list = append(list, fmt.Sprintf("%s files/s", humanize.Comma(int64(filesPerSecond))), size(int64(readPerSecond))+"/s read")
+	filesPerSecond, readPerSecond := s.speeds()
+	if filesPerSecond != nil {
+		list = append(list, humanize.Comma(int64(*filesPerSecond))+" files/s")
+	}
+	if readPerSecond != nil {
+		list = append(list, size(int64(*readPerSecond))+"/s read")
+	}
 	if known && left > 0 {
 		list = append(list, clock(left)+" left")
 	}

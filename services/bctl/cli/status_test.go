@@ -21,8 +21,10 @@ func sample(now time.Time) *overview {
 			TasksSettled: 4, TasksAnnounced: 8, BatchesSettled: 1, BatchesAnnounced: 2,
 		},
 		base: backup.Counts{Files: 1000, Bytes: 4 << 20}, known: true, at: now,
+		walk:  recent{flow.Recent{Seconds: 60, Files: 300}, true},
+		reads: recent{flow.Recent{Seconds: 50, Bytes: 50 << 10, Batches: 0.5}, true},
 	}
-	s := &overview{at: now, fleet: true, running: []*inProgress{p}, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{}, spared: []index.FilerStatus{{
+	s := &overview{at: now, fleet: true, crew: &crew{asked: true}, running: []*inProgress{p}, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{}, spared: []index.FilerStatus{{
 		Filer: backup.Filer{Name: "nas1"}, Tasks: 2, Batches: 1,
 		Load: backup.Load{WalkSlots: 9, ReadSlots: 64, WalkLatency: 3100 * time.Microsecond, WalkIdle: 900 * time.Microsecond},
 	}}}
@@ -48,7 +50,7 @@ nas1: 1 task stalled 0:42 (walker-1 1)
 nas1: 2 tasks wait for a turn in the queue of site default
 nas1: 1 task waits for a free walker at site default
 
-Filers that are spared, since they have become slow:
+Filers with reduced limits, because they have become slow:
 FILER       WALK  READ        STAT  OPEN
 nas1   2/9 of 32  1/64  3.1/0.9 ms     -
 `},
@@ -66,60 +68,121 @@ SNAPSHOT  WORK  ATTEMPT  WORKER    LEASE  PATH
 	}
 }
 
-// Rates are since the previous overview if there was one. An estimate needs a base, or a completed
-// walk.
+// Rates are those of the last minute, as the workers report them, however the snapshot began. The
+// estimate is made with them, and is that of the slower part.
 func TestStatusRatesAndEstimate(t *testing.T) {
-	now := time.Unix(1_000_000, 0)
-	last, s := sample(now.Add(-2*time.Second)), sample(now)
-	last.running[0].Counts.Files, last.running[0].Counts.ReadBytes = 300, 60<<10
-	s.rates(last)
+	s := sample(time.Unix(1_000_000, 0))
+	s.rates(nil)
 	p := s.running[0]
-	if p.filesPerSecond != 100 || p.readPerSecond != 20<<10 {
-		t.Errorf("%v files, %v bytes a second", p.filesPerSecond, p.readPerSecond)
+	if p.filesPerSecond() != 5 || p.readPerSecond() != 1<<10 {
+		t.Errorf("%v files, %v bytes per second", p.filesPerSecond(), p.readPerSecond())
 	}
-	// Half of the files, half of which are read.
-	if left, ok := p.left(); !ok || left != 300*time.Second {
-		t.Errorf("left %v, %v", left, ok)
+	wants := func(what string, want time.Duration) {
+		t.Helper()
+		if left, ok := p.left(); ok != (want > 0) || left != want {
+			t.Errorf("%s: left %v, %t; want %v", what, left, ok, want)
+		}
 	}
-	p.known, p.base = false, backup.Counts{}
-	if left, ok := p.left(); ok {
-		t.Errorf("left %v, though nobody knows how much there is", left)
-	}
+	wants("1 of 2 batches, of half of the files", 300*time.Second)
+	p.reads.Batches = 5
+	wants("reading is ten times faster: 500 files left", 100*time.Second)
+	p.walk.Files = 30
+	wants("the filer has become slow", 1000*time.Second)
+	p.walk.Files, p.Counts.Files = 0, 500
+	wants("the filer has stopped", 0)
+	p.walk.Files, p.known, p.base = 300, false, backup.Counts{}
+	wants("nobody knows how much there is", 0)
 	p.TasksSettled = p.TasksAnnounced
-	if left, ok := p.left(); !ok || left != 100*time.Second {
-		t.Errorf("left %v, %v when the walk is done", left, ok)
+	wants("the walk is done: 1 batch left", 10*time.Second)
+	p.reads.known = false
+	wants("nobody knows how fast it is read", 0)
+	p.reads.known, p.Started = true, p.at.Add(-time.Second)
+	wants("it has only just begun", 0)
+}
+
+// A rate that nobody reports is not known. No work with workers is no rate, which is known.
+func TestStatusOfUnknownRates(t *testing.T) {
+	for name, test := range map[string]struct {
+		services    []flow.Instance
+		err         error
+		hold        func(*scene)
+		files, read string
+	}{
+		"nothing is assigned":     {everybody, nil, func(*scene) {}, "0", "0 B"},
+		"a walker reports":        {everybody, nil, func(s *scene) { s.hold(2, "w1", true, 0) }, "20", "0 B"},
+		"two readers":             {append(serving("reader oslo r2"), everybody...), nil, func(s *scene) { s.hold(1, "r1", false, 0); s.hold(2, "r2", false, 0) }, "0", "3.0 MiB"},
+		"of an earlier version":   {everybody, nil, func(s *scene) { s.hold(1, "old", true, 0); s.hold(1, "r1", false, 0) }, "-", "1.0 MiB"},
+		"a worker that is silent": {with(everybody, 1, silent(time.Second)), nil, func(s *scene) { s.hold(1, "w1", true, 0) }, "-", "0 B"},
+		"without NATS":            {nil, backup.ErrUnavailable, func(*scene) {}, "-", "-"},
+	} {
+		s := newScene(test.services...)
+		s.l.crew.err = test.err
+		s.snapshot("nas1", 3, 3)
+		test.hold(s)
+		o := s.overview()
+		p := o.running[0]
+		if files, read := p.filesPerSecondText(), p.readPerSecondText(); files != test.files || read != test.read {
+			t.Errorf("%s: %s files, %s per second; want %s, %s", name, files, read, test.files, test.read)
+		}
+		if j := o.snapshotJSON(p); (j.FilesPerSecond == nil) != (test.files == "-") || (j.ReadPerSecond == nil) != (test.read == "-") || (o.json().ReadPerSecond == nil) != (test.read == "-") {
+			t.Errorf("%s: JSON has %v files, %v bytes, and %v in all", name, j.FilesPerSecond, j.ReadPerSecond, o.json().ReadPerSecond)
+		}
+	}
+}
+
+// On one machine, rates are since the oldest look within a minute, or since the start of a younger
+// snapshot. Otherwise they are not known.
+func TestStatusRatesOnOneMachine(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	look := func(at time.Time, read int64) *overview {
+		s := sample(at)
+		s.fleet, s.running[0].Started, s.running[0].Counts.ReadBytes = false, now.Add(-time.Hour), read
+		s.running[0].walk, s.running[0].reads = recent{}, recent{}
+		return s
+	}
+	of := func(s *overview, before ...*overview) string {
+		s.rates(before)
+		return s.running[0].readPerSecondText()
+	}
+	first := look(now.Add(-80*time.Second), 0)
+	if got := of(look(now, 50<<10)); got != "-" {
+		t.Errorf("%s without an earlier look", got)
+	}
+	if got := of(look(now, 50<<10), first); got != "-" {
+		t.Errorf("%s with one that is too old", got)
+	}
+	if got := of(look(now, 50<<10), first, look(now.Add(-40*time.Second), 10<<10), look(now.Add(-2*time.Second), 50<<10)); got != "1.0 KiB" {
+		t.Errorf("%s after 40 seconds", got)
+	}
+	young := look(now, 50<<10)
+	young.running[0].Started = now.Add(-25 * time.Second)
+	if got := of(young); got != "2.0 KiB" {
+		t.Errorf("%s of a snapshot of 25 seconds", got)
 	}
 }
 
 // A long batch shows progress before its result is in the index.
 func TestStatusOfABatchInProgress(t *testing.T) {
-	progress := func(read int64, done float64) *overview {
-		reader := serving("reader oslo r1")[0]
-		s := newScene(append(everybody[:2:2], reader)...)
-		s.snapshot("nas1", 0, 1)
-		s.hold(1, "r1", false, 0)
-		s.l.running[0].BatchesAnnounced, s.l.running[0].BatchesSettled, s.l.running[0].Counts.ReadBytes = 1, 0, 0
-		s.l.crew.services[2].Reading = []flow.Reading{{Snapshot: s.l.running[0].ID, BatchesDone: done, ReadBytes: read}, {Snapshot: backup.SnapshotID{99}, BatchesDone: 3}}
-		s.l.running[0].TasksSettled = s.l.running[0].TasksAnnounced
-		return s.overview()
+	reader := serving("reader oslo r1")[0]
+	s := newScene(append(everybody[:2:2], reader)...)
+	s.snapshot("nas1", 0, 1)
+	running := &s.l.running[0]
+	running.BatchesAnnounced, running.BatchesSettled, running.Counts.ReadBytes, running.TasksSettled = 1, 0, 0, running.TasksAnnounced
+	s.hold(1, "r1", false, 0)
+	s.l.crew.services[2].Reading = []flow.Reading{
+		{Snapshot: running.ID, BatchesDone: 0.25, ReadBytes: 60 << 20, Recent: flow.Recent{Seconds: 30, Bytes: 60 << 20, Batches: 0.125}}, {Snapshot: backup.SnapshotID{99}, BatchesDone: 3},
 	}
-	now := progress(60<<20, 0.25) // in a minute
-	p := now.running[0]
-	if left, ok := p.left(); p.readPerSecond != 1<<20 || !ok || left != 3*time.Minute {
-		t.Errorf("%v bytes per second, %v left, %v", p.readPerSecond, left, ok)
+	o := s.overview()
+	p := o.running[0]
+	if left, ok := p.left(); p.readPerSecond() != 2<<20 || !ok || left != 3*time.Minute {
+		t.Errorf("%v bytes per second, %v left, %v", p.readPerSecond(), left, ok)
 	}
-	if j := now.snapshotJSON(p); j.ReadBytes != 60<<20 {
+	if j := o.snapshotJSON(p); j.ReadBytes != 60<<20 {
 		t.Errorf("%d bytes read", j.ReadBytes)
 	}
-	next := progress(64<<20, 0.3)
-	next.at = next.at.Add(2 * time.Second)
-	if next.rates(now); next.running[0].readPerSecond != 2<<20 {
-		t.Errorf("%v bytes per second of late", next.running[0].readPerSecond)
-	}
-	settled := progress(64<<20, 1).running[0]
-	settled.BatchesSettled = 1 // just now
-	if settled.readShare() != 1 {
-		t.Errorf("%v of the batches", settled.readShare())
+	p.BatchesSettled = 1 // just now
+	if p.batchesDone() != 1 {
+		t.Errorf("%v of one batch", p.batchesDone())
 	}
 }
 

@@ -19,8 +19,8 @@ type column[T any] struct {
 	brief func(T) string // the text where room is scarce; nil: the same
 	right bool           // aligned to the right, as numbers are
 	leave int            // order in which columns are omitted if there is no room; 0: never
-	// cut shortens a cell to a width of at least leastCell or, while other columns can be omitted instead,
-	// useful, which is more if the terminal is wide. nil: cells are never shortened.
+	// cut shortens a cell to a width of at least leastCell or, while other columns can be omitted
+	// instead, useful, which is more if the terminal is wide. nil: cells are never shortened.
 	cut    func(text string, width int) string
 	useful int
 	// optional columns are omitted if all their cells are empty.

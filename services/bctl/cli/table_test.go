@@ -37,7 +37,7 @@ func listsOfAll(now time.Time) map[string]func(width int) []string {
 	}
 	policies := []policyRow{
 		{Policy: &backup.Policy{Name: "nightly", Schedule: "30 1 * * mon-fri", Paused: true, TimeZone: "America/Argentina/Buenos_Aires", Windows: []string{"mon-fri 20:00-06:00", "sat,sun 00:00-24:00"},
-			RecoveryPoint: 30 * time.Hour, Labels: nas.Labels}, filers: 200, shards: 10_000, overdue: 12},
+			RecoveryPoint: 30 * time.Hour, Labels: nas.Labels}, filers: make([]index.FilerStatus, 200), shards: 10_000, overdue: 12},
 	}
 	runs := []nextRun{
 		{ShardStatus: shards[0], policy: "nightly-with-a-long-name", state: "waiting", due: now.Add(-time.Hour), deadline: now.Add(-3 * time.Hour), opens: now.Add(time.Hour)},
@@ -52,7 +52,7 @@ func listsOfAll(now time.Time) map[string]func(width int) []string {
 	}
 	crowd := crowded()
 	return map[string]func(width int) []string{
-		"snapshot ls": func(width int) []string { return snapshotTable(now).lines(pointers(snapshots), width) },
+		"snapshot ls": func(width int) []string { return snapshotTable(now, heldBy{}).lines(pointers(snapshots), width) },
 		"filer ls":    func(width int) []string { return filerTable(now).lines(pointers(filers), width) },
 		"shard ls":    func(width int) []string { return shardTable(now).lines(pointers(shards), width) },
 		"policy ls":   func(width int) []string { return policyTable.lines(policies, width) },

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -191,6 +192,19 @@ func display(name string) string {
 		return strconv.Quote(name)
 	}
 	return name
+}
+
+// plainArgument matches what a shell does not interpret.
+var plainArgument = regexp.MustCompile(`^[\pL\pN_./:@%+=,-]+$`)
+
+// argument returns a name for display as the argument of a command: quoted if a shell would
+// interpret it.
+func argument(name string) string {
+	shown := display(name)
+	if shown != name || plainArgument.MatchString(name) {
+		return shown
+	}
+	return "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
 }
 
 // redraw replaces the whole screen of the terminal without scrolling.

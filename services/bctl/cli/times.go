@@ -10,8 +10,8 @@ import (
 // The format of times for people: in this machine's time zone, which is named, and, in lists, with
 // the difference from now. All other code in this package uses these functions for that.
 
-// zone is this machine's time zone. Tests set it: time.Local is also read by goroutines that libraries
-// start.
+// zone is this machine's time zone. Tests set it: time.Local is also read by goroutines that
+// libraries start.
 var zone = time.Local
 
 // zoned formats a time, or returns "-" if there is none.
@@ -63,6 +63,15 @@ func shortTime(t time.Time) string {
 		return "-"
 	}
 	return t.In(zone).Format("2006-01-02 15:04 MST")
+}
+
+// dateOf formats the day of a time, for lists in which the time of day does not matter:
+// "2026-11-23".
+func dateOf(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.In(zone).Format(time.DateOnly)
 }
 
 // briefAgo formats a time in the past as its distance: "9h ago", or "FUTURE" if a clock was ahead.

@@ -36,6 +36,8 @@ func (w *patternWatch) compile(s backup.Selection) (*selection.Matcher, error) {
 // names of --exclude-if-present.
 type given struct{ patterns, ifPresent []string }
 
+func (g given) json() unmatchedJSON { return unmatchedJSON{g.patterns, g.ifPresent} }
+
 // unmatched returns those that have matched nothing.
 func (w *patternWatch) unmatched(g given) given {
 	w.mu.Lock()

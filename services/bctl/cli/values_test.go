@@ -87,14 +87,15 @@ func TestSettingsThatMakeNoSense(t *testing.T) {
 // exist.
 var badFlags = map[string]string{
 	"config": "~root/x", "progress": "maybe", "cpuprofile": "", "memprofile": "", "exectrace": "",
-	"exclude": "[", "include": "[", "exclude-file": "", "files-from": "", "exclude-if-present": "a/b", "exclude-larger-than": "huge",
+	"exclude": "[", "include": "[", "exclude-file": "", "files-from": "", "stdin-filename": "a/b", "exclude-if-present": "a/b", "exclude-larger-than": "huge", "max-memory": "huge", "max-unused": "all",
 	"filer": "", "shard": "", "tag": "", "label": "nolabel", "recipient": "foo", "source": "", "target": "",
 	"since": "yesterday", "state": "odd", "limit": "-1", "latest": "-1", "path": "", "overwrite": "sometimes", "concurrency": "-1",
 	"compare": "taste", "site": "", "walk-tasks": "-1", "read-batches": "-1", "read-rate": "fast", "snapshots": "[",
 	"schedule": "now and then", "time-zone": "Middle/Earth", "jitter": "much", "window": "some day", "recovery-point": "soon",
 	"keep-last": "-1", "keep-hourly": "-1", "keep-daily": "-1", "keep-weekly": "-1", "keep-monthly": "-1", "keep-yearly": "-1", "keep-within": "long",
+	"keep-within-hourly": "-1h", "keep-within-daily": "1", "keep-within-weekly": "1w", "keep-within-monthly": "m", "keep-within-yearly": "1001y", "keep-tag": "a,,b", "keep-style": "borg",
 	"as": "king", "timeout": "long", "nats": "a b", "postgres": "b c", "days": "0", "name": "A B", "store-kind": "tape", "store-endpoint": "ftp://x",
-	"stat-rate": "fast", "floor": "101", "role": "cook", "reason": "", "file": "", "store-region": "", "signer": "me",
+	"stat-rate": "fast", "floor": "101", "role": "cook", "reason": "", "file": "", "store-region": "", "bytes": "all", "min-bytes": "huge", "min-snapshots": "0", "operators": "0", "operator": "", "signer": "me",
 }
 
 // requiredFlags are the flags that a command requires before it checks others.
@@ -270,7 +271,7 @@ func TestUnknownFilersAreErrors(t *testing.T) {
 		if cmd.Name() == "restore" {
 			args = append(args, "--target", filepath.Join(t.TempDir(), "target"))
 		}
-		if cmd.Name() == "mark-bad" {
+		if cmd.Name() == "mark-bad" || cmd.CommandPath() == "bctl hold add" {
 			args = append(args, "--reason", "because")
 		}
 		status, _, stderr := runHere(t, env, append(args, "--filer", "knwon")...)

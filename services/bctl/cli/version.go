@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"runtime"
 	"runtime/debug"
 
@@ -20,15 +19,12 @@ func newVersion(a *app) *cobra.Command {
 
 func (a *app) printVersion() error {
 	version, commit := buildVersion()
-	if a.json {
-		return a.print(struct {
-			Version string `json:"version"`
-			Commit  string `json:"commit"`
-			Go      string `json:"go"`
-		}{version, commit, runtime.Version()})
+	type versionJSON struct {
+		Version string `json:"version"`
+		Commit  string `json:"commit"`
+		Go      string `json:"go"`
 	}
-	_, err := fmt.Fprintf(a.out, "bctl %s (%s, %s)\n", version, commit, runtime.Version())
-	return err
+	return a.result(versionJSON{version, commit, runtime.Version()}, "bctl %s (%s, %s)\n", version, commit, runtime.Version())
 }
 
 // buildVersion returns the version information that the Go command recorded in the binary.

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -25,11 +26,12 @@ const (
 	causeUnknown                // NATS does not report which services run
 	causeCommitter              // no committer assigns work
 	causeCommit                 // complete snapshots: no committer can commit them
-	causePlaces                 // stalled work occupies the filer's slots
+	causeSlots                  // stalled work occupies the filer's slots
 	causeGoverned               // the governor limits the filer
 	causeLimit                  // the filer's limits
+	causeReadLimit              // with readers: the filer's read limit slows it
 	causeTurn                   // other work comes first
-	causePlace                  // shards: the limit of running snapshots
+	causeSlot                   // shards: the limit of running snapshots
 	causeScheduler              // shards: the scheduler has not looked yet
 	causeWindow                 // shards: a window
 	causePaused                 // shards: their policy is paused
@@ -37,8 +39,8 @@ const (
 
 // causeNames are the causes in JSON. They are fixed.
 var causeNames = map[cause]string{
-	causeStalled: "stalled", causeSilent: "silent_worker", causeWorkers: "workers", causeUnknown: "unknown", causeCommitter: "committer", causeCommit: "commit", causePlaces: "stalled_places", causeGoverned: "governor",
-	causeLimit: "limit", causeTurn: "turn", causePlace: "place", causeScheduler: "scheduler", causeWindow: "window", causePaused: "paused",
+	causeStalled: "stalled", causeSilent: "silent_worker", causeWorkers: "workers", causeUnknown: "unknown", causeCommitter: "committer", causeCommit: "commit", causeSlots: "stalled_slots", causeGoverned: "governor",
+	causeLimit: "limit", causeReadLimit: "read_limit", causeTurn: "turn", causeSlot: "slot", causeScheduler: "scheduler", causeWindow: "window", causePaused: "paused",
 }
 
 // A reason is why some work waits.
@@ -59,7 +61,7 @@ type wait struct {
 	workers                map[string]int // amount of stalled work per worker
 }
 
-// A filerWork is the work of one kind on a filer.
+// A filerWork identifies the work of one role on one filer.
 type filerWork struct {
 	filer string
 	role  flow.Role
@@ -111,7 +113,7 @@ func (w *waiting) at(r reason, filer string) *wait {
 	return found
 }
 
-// snapshot adds the work of a snapshot that no worker proceeds with.
+// snapshot adds the work of a snapshot that waits.
 func (w *waiting) snapshot(p *inProgress) {
 	if p.Complete() {
 		w.complete(p)
@@ -124,6 +126,9 @@ func (w *waiting) snapshot(p *inProgress) {
 		} else if worker := w.isSilent(held); worker != nil {
 			w.at(w.silentReason(worker), p.Filer.Name).silent(held)
 		}
+	}
+	if limit := w.readLimit(&p.Filer); limit > 0 && p.isHeld() {
+		w.at(reason{causeReadLimit, fmt.Sprintf("its read limit of %s/s", size(limit)), p.Filer.Name}, p.Filer.Name).batches += p.read.working
 	}
 	for _, kind := range []struct {
 		role flow.Role
@@ -143,7 +148,8 @@ func (w *waiting) snapshot(p *inProgress) {
 	}
 }
 
-// complete adds a snapshot that only has to be committed, if it is known why that is not done.
+// complete adds a snapshot whose work is done, if a missing committer keeps it from being
+// committed.
 func (w *waiting) complete(p *inProgress) {
 	for n := range w.lacks {
 		if l := &w.lacks[n]; l.What == string(flow.RoleCommitter) {
@@ -215,7 +221,8 @@ func (s *overview) whyOpen(f *backup.Filer, role flow.Role) reason {
 	return reason{causeTurn, fmt.Sprintf("a turn in the queue of site %s", display(site)), site}
 }
 
-// blind returns the reason why it is not known what work waits for.
+// blind returns a reason if NATS does not report the services, so that the cause of a wait is
+// unknown.
 func (s *overview) blind() (reason, bool) {
 	for n := range s.lacks {
 		if s.lacks[n].What == "nats" {
@@ -225,19 +232,23 @@ func (s *overview) blind() (reason, bool) {
 	return reason{}, false
 }
 
-// standsStill reports whether no worker works for a snapshot because a necessary service is
-// missing.
+// standsStill reports whether a snapshot cannot end because a necessary service is missing: no
+// worker works for it, or no committer accepts results.
 func (s *overview) standsStill(p *inProgress) bool {
-	if p.tasks.working+p.read.working > p.lost || p.State == interrupted {
+	switch {
+	case p.State == interrupted:
+		return false
+	case lacking(s.lacks, flow.RoleCommitter, "") != nil:
+		return true
+	case p.tasks.working+p.read.working > p.lost:
 		return false
 	}
 	site := siteOf(&p.Filer)
-	return lacking(s.lacks, flow.RoleCommitter, "") != nil ||
-		p.TasksSettled < p.TasksAnnounced && lacking(s.lacks, flow.RoleWalker, site) != nil ||
+	return p.TasksSettled < p.TasksAnnounced && lacking(s.lacks, flow.RoleWalker, site) != nil ||
 		p.BatchesSettled < p.BatchesAnnounced && lacking(s.lacks, flow.RoleReader, site) != nil
 }
 
-// filled returns the reason why a filer has no free slots, if it has none.
+// filled returns the reason why all slots of a filer are in use, and whether they are.
 func (s *overview) filled(f *backup.Filer, role flow.Role) (reason, bool) {
 	status := s.filers[f.Name]
 	if status == nil {
@@ -245,21 +256,21 @@ func (s *overview) filled(f *backup.Filer, role flow.Role) (reason, bool) {
 	}
 	limits := status.Limits.WithDefaults()
 	walk, read := status.Limits.Slots(status.Load)
-	held, places, limit, slots := status.Tasks, walk, limits.WalkTasks, status.Load.WalkSlots
+	held, slots, limit, governed := status.Tasks, walk, limits.WalkTasks, status.Load.WalkSlots
 	stalled := s.stalled[filerWork{f.Name, role}]
 	if role == flow.RoleReader {
-		held, places, limit, slots = status.Batches, read, limits.ReadBatches, status.Load.ReadSlots
+		held, slots, limit, governed = status.Batches, read, limits.ReadBatches, status.Load.ReadSlots
 	}
 	c, text := causeLimit, fmt.Sprintf("the filer's limit: %d at a time", limit)
 	switch {
-	case held < places:
+	case held < slots:
 		return reason{}, false
-	case 2*stalled >= places:
-		c, text = causePlaces, fmt.Sprintf("a place: stalled work has %d of %d", stalled, places)
-	case slots > 0 && places == slots && slots < limit:
+	case 2*stalled >= slots:
+		c, text = causeSlots, fmt.Sprintf("a slot: stalled work has %d of %d", stalled, slots)
+	case governed > 0 && slots == governed && governed < limit:
 		c, text = causeGoverned, fmt.Sprintf("the filer, which has become slow: %d of %d at a time", slots, limit)
-	case places < limit:
-		text = fmt.Sprintf("the filer's limit of %s/s: %d at a time", size(limits.ReadBytesPerSecond), places)
+	case slots < limit:
+		text = fmt.Sprintf("the filer's limit of %s/s: %d at a time", size(limits.ReadBytesPerSecond), slots)
 	}
 	if c == causeLimit { // most filers have the same limit
 		return reason{c, text, ""}, true
@@ -267,9 +278,17 @@ func (s *overview) filled(f *backup.Filer, role flow.Role) (reason, bool) {
 	return reason{c, text, f.Name}, true
 }
 
+// readLimit returns a filer's read limit in bytes per second, or 0 if it has none or is unknown.
+func (s *overview) readLimit(f *backup.Filer) int64 {
+	if status := s.filers[f.Name]; status != nil {
+		return status.Limits.ReadBytesPerSecond
+	}
+	return 0
+}
+
 func siteOf(f *backup.Filer) string { return cmp.Or(f.Site, backup.DefaultSite) }
 
-// shard adds a shard that is due and not started.
+// shard adds a shard that is due but whose backup has not started.
 func (w *waiting) shard(r *nextRun) {
 	var found reason
 	switch {
@@ -287,26 +306,29 @@ func (w *waiting) shard(r *nextRun) {
 	w.at(found, r.Filer.Name).shards++
 }
 
-// whyDue returns the reason why a shard that is due, and may begin, has not begun.
+// whyDue returns the reason why the backup of a due shard has not started, although its policy
+// allows it.
 func (s *overview) whyDue(f *backup.Filer) reason {
 	site := siteOf(f)
 	limits, known, scheduled := s.crew.limits()
-	running := s.places[site]
+	running := s.slots[site]
 	status := s.filers[f.Name]
 	switch {
 	case !known:
-		return reason{causePlace, "a place at site " + display(site) + ", or the scheduler", site}
+		return reason{causeSlot, "a slot at site " + display(site) + ", or the scheduler", site}
 	case running >= limits.Running:
 		for _, role := range []flow.Role{flow.RoleWalker, flow.RoleReader} {
 			if l := lacking(s.lacks, role, site); l != nil { // no snapshot ends before there is one
 				return reason{causeWorkers, l.Text, site}
 			}
 		}
-		return reason{causePlace, fmt.Sprintf("a place: %d of %d snapshots of site %s run", running, limits.Running, display(site)), site}
+		return reason{causeSlot, fmt.Sprintf("a slot: %d of %d snapshots of site %s run", running, limits.Running, display(site)), site}
 	case status != nil && status.Running >= limits.RunningPerFiler:
-		return reason{causePlace, fmt.Sprintf("a place: %d of %d snapshots of the filer run (site %s)", status.Running, limits.RunningPerFiler, display(site)), site}
+		return reason{causeSlot, fmt.Sprintf("a slot: %d of %d snapshots of the filer run (site %s)", status.Running, limits.RunningPerFiler, display(site)), site}
+	case !scheduled && s.crew.ready(flow.RoleCommitter):
+		return reason{causeScheduler, "a committer that schedules: one begins within 15 s (site " + display(site) + ")", site}
 	case !scheduled:
-		return reason{causeScheduler, "a committer that schedules: one begins within 40 s (site " + display(site) + ")", site}
+		return reason{causeScheduler, "a committer that is ready, and schedules (site " + display(site) + ")", site}
 	}
 	return reason{causeScheduler, "the scheduler, which looks every 10 s (site " + display(site) + ")", site}
 }
@@ -317,7 +339,7 @@ func (w *wait) what() string {
 	for _, part := range []struct {
 		n    int
 		what string
-	}{{w.snapshots, "complete snapshot"}, {w.shards, "shard"}, {w.batches, "batch"}, {w.tasks, "task"}} {
+	}{{w.snapshots, "complete snapshot"}, {w.shards, "due shard"}, {w.batches, "batch"}, {w.tasks, "task"}} {
 		if part.n > 0 {
 			parts = append(parts, counted(part.n, part.what))
 		}
@@ -329,6 +351,7 @@ func (w *wait) what() string {
 //
 //	slow1: 16 batches, 2 tasks stalled 0:31 (r1 8, r2 8, w1 2)
 //	nas1, nas2: 40 batches wait for: no reader at site oslo
+//	nas1: its read limit of 10 MiB/s slows 2 batches
 func (w *wait) line(now time.Time) string {
 	names := make([]string, len(w.filers))
 	for n, filer := range w.filers {
@@ -344,6 +367,9 @@ func (w *wait) line(now time.Time) string {
 	case causeStalled:
 		return fmt.Sprintf("%s: %s stalled %s%s", of, w.what(), clock(now.Sub(w.since)), w.holders())
 	}
+	if w.cause == causeReadLimit {
+		return fmt.Sprintf("%s: %s slows %s", of, w.text, w.what())
+	}
 	verb := "wait"
 	if w.pieces() == 1 {
 		verb = "waits"
@@ -355,9 +381,6 @@ func (w *wait) line(now time.Time) string {
 	if w.snapshots > 0 {
 		return fmt.Sprintf("%s: %s %s to be committed: %s", of, w.what(), verb, w.text)
 	}
-	if w.shards > 0 {
-		return fmt.Sprintf("%s: %s due %s%s", of, w.what(), verb, text)
-	}
 	return fmt.Sprintf("%s: %s %s%s", of, w.what(), verb, text)
 }
 
@@ -366,11 +389,7 @@ func (w *wait) holders() string {
 	if len(w.workers) == 0 {
 		return ""
 	}
-	var names []string
-	for worker := range w.workers {
-		names = append(names, worker)
-	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(w.workers[b], w.workers[a]), cmp.Compare(a, b)) })
+	names := slices.SortedFunc(maps.Keys(w.workers), func(a, b string) int { return cmp.Or(cmp.Compare(w.workers[b], w.workers[a]), cmp.Compare(a, b)) })
 	for n, worker := range names {
 		names[n] = fmt.Sprintf("%s %d", display(worker), w.workers[worker])
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ var sceneTime = time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)
 
 func newScene(services ...flow.Instance) *scene {
 	s := &scene{now: sceneTime}
-	s.l.crew = crew{asked: true, heard: sceneTime, services: services}
+	s.l.crew = crew{asked: true, heard: sceneTime, services: slices.Clone(services)}
 	return s
 }
 
@@ -38,10 +39,24 @@ func (s *scene) snapshot(filer string, tasks, batches int64) *index.FilerStatus 
 	return &s.l.filers[len(s.l.filers)-1]
 }
 
-// hold assigns work of the newest snapshot to a worker; "" is the queue.
+// hold assigns work of the newest snapshot to a worker; "" is the queue. Of what is not stalled,
+// the worker has found 10 files or read 1 MiB per second.
 func (s *scene) hold(n int, worker string, task bool, stalled time.Duration) {
 	snapshot := &s.l.running[len(s.l.running)-1]
 	filer := &s.l.filers[len(s.l.filers)-1]
+	for i := range s.l.crew.services {
+		if by := &s.l.crew.services[i]; by.Name == worker {
+			r := flow.Reading{Snapshot: snapshot.ID}
+			switch {
+			case stalled > 0:
+			case by.Role == flow.RoleWalker:
+				r.Recent = flow.Recent{Seconds: 60, Files: int64(n) * 600}
+			default:
+				r.Recent = flow.Recent{Seconds: 60, Bytes: int64(n) * 60 << 20, Batches: float64(n)}
+			}
+			by.Reading = append(slices.Clone(by.Reading), r)
+		}
+	}
 	for range n {
 		w := index.Work{Snapshot: snapshot.ID, Attempt: 1, Worker: worker, Until: s.now.Add(time.Minute)}
 		if stalled > 0 {
@@ -59,7 +74,7 @@ func (s *scene) hold(n int, worker string, task bool, stalled time.Duration) {
 }
 
 func (s *scene) overview() *overview {
-	s.l.places = placesOf(s.l.filers)
+	s.l.slots = slotsOf(s.l.filers)
 	o := newOverview(&s.l, s.now)
 	o.rates(nil)
 	return o
@@ -83,11 +98,11 @@ func TestWaits(t *testing.T) {
 			s.hold(8, "r2", false, 10*time.Second)
 			s.hold(8, "r1", false, 9*time.Second)
 		}, "slow1: 16 batches, 2 tasks stalled 0:31 (r1 8, r2 8, w1 2)"},
-		{"a filer hangs, and its places are taken", everybody, func(s *scene) {
+		{"a filer hangs, and its slots are taken", everybody, func(s *scene) {
 			s.snapshot("slow1", 0, 20).Limits.ReadBatches = 8
 			s.hold(7, "r1", false, time.Second)
 			s.hold(1, "", false, 0)
-		}, "slow1: 7 batches stalled 0:01 (r1 7)\nslow1: 12 batches wait for a place: stalled work has 7 of 8\nslow1: 1 batch waits for a free reader at site oslo"},
+		}, "slow1: 7 batches stalled 0:01 (r1 7)\nslow1: 12 batches wait for a slot: stalled work has 7 of 8\nslow1: 1 batch waits for a free reader at site oslo"},
 		{"a reader is lost, and another one is silent", append(with(with(serving("reader oslo r1", "reader oslo r2", "reader oslo r3"), 0, lost(36*time.Second)), 1, silent(12*time.Second)), everybody[:2]...), func(s *scene) {
 			s.snapshot("nas1", 0, 4)
 			s.hold(1, "r1", false, 0)
@@ -110,7 +125,7 @@ func TestWaits(t *testing.T) {
 			for _, filer := range []string{"nas1", "nas2", "nas3", "nas4"} {
 				s.snapshot(filer, 10, 0)
 			}
-		}, "4 filers: 40 tasks wait: no committer runs: nothing is handed out, committed or scheduled"},
+		}, "4 filers: 40 tasks wait: no committer runs: no work is assigned, committed or scheduled"},
 		{"the filer's limit", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.hold(32, "w1", true, 0) }, "nas1: 8 tasks wait for the filer's limit: 32 at a time"},
 		{"the limit of many filers", everybody, func(s *scene) {
 			for _, filer := range []string{"nas1", "nas2", "nas3", "nas4", "nas5"} {
@@ -125,6 +140,14 @@ func TestWaits(t *testing.T) {
 			s.hold(2, "r1", false, 0)
 		},
 			"nas1: 7 batches wait for the filer's limit of 5.0 MiB/s: 2 at a time"},
+		{"the filer's rate slows reading", everybody, func(s *scene) {
+			s.snapshot("nas1", 0, 3).Limits.ReadBytesPerSecond = 10 << 20
+			s.hold(2, "r1", false, 0)
+			s.l.crew.services[2].Reading[0].Recent.HeldSeconds = 90
+			s.snapshot("nas2", 0, 2).Limits.ReadBytesPerSecond = 10 << 20 // it is slower than its limit
+			s.hold(2, "r1", false, 0)
+			s.l.crew.services[2].Reading[1].Recent.HeldSeconds = 1
+		}, "nas1: its read limit of 10 MiB/s slows 2 batches\nnas1: 1 batch waits for a turn in the queue of site oslo"},
 		{"the store is full, and work is done", with(everybody, 0, full), func(s *scene) {
 			for _, filer := range []string{"nas1", "nas2"} {
 				s.snapshot(filer, 0, 0)
@@ -143,9 +166,9 @@ func TestWaits(t *testing.T) {
 			later := due("planned", "p", time.Time{})
 			later.due = s.now.Add(time.Hour)
 			s.l.due = []nextRun{due("waiting", "p", time.Time{}), due("waiting", "p", time.Time{}), due("window", "p", s.now.Add(3*time.Hour)), due("paused", "q", time.Time{}), due("running", "p", time.Time{}), later}
-		}, "nas1: 2 shards due wait for a place at site oslo, or the scheduler\n" +
-			"nas1: 1 shard due waits for a window of policy p, which opens " + expected(time.Date(2026, 11, 22, 21, 30, 0, 0, time.UTC), time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)) + "\n" +
-			"nas1: 1 shard due waits for policy q, which is paused"},
+		}, "nas1: 2 due shards wait for a slot at site oslo, or the scheduler\n" +
+			"nas1: 1 due shard waits for a window of policy p, which opens " + expected(time.Date(2026, 11, 22, 21, 30, 0, 0, time.UTC), time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)) + "\n" +
+			"nas1: 1 due shard waits for policy q, which is paused"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newScene(test.services...)
@@ -184,14 +207,14 @@ func TestWaitsWithoutNATS(t *testing.T) {
 			lines = append(lines, w.line(o.at))
 		}
 		want := "nas1: 3 batches wait: " + o.lacks[0].Text + "\nnas1: 8 tasks wait for the filer's limit: 32 at a time"
-		if got := strings.Join(lines, "\n"); got != want || !strings.HasPrefix(o.lacks[0].Text, "nobody knows which services run") {
+		if got := strings.Join(lines, "\n"); got != want || !strings.HasPrefix(o.lacks[0].Text, "cannot list the services") {
 			t.Errorf("%v: %s\nwant\n%s", err, got, want)
 		}
 	}
 }
 
-// Shards that are due wait for a place of their site, for one of their filer, for workers without
-// which no place becomes free, or for the scheduler: each with the number of shards of that site.
+// Shards that are due wait for a slot of their site, for one of their filer, for workers without
+// which no slot becomes free, or for the scheduler: each with the number of shards of that site.
 func TestWaitsOfShards(t *testing.T) {
 	limited := func(services []flow.Instance) []flow.Instance {
 		return with(services, 0, func(i *flow.Instance) { i.Schedules, i.MaxRunning, i.MaxRunningPerFiler = true, 3, 2 })
@@ -204,21 +227,23 @@ func TestWaitsOfShards(t *testing.T) {
 		due      string // those of the shards
 		want     string
 	}{
-		{"one site is full", both, "o1 o2 o3 p1", "o4 o5 p2", "o4, o5: 2 shards due wait for a place: 3 of 3 snapshots of site oslo run\n" +
-			"p2: 1 shard due waits for the scheduler, which looks every 10 s (site paris)"},
-		{"no site is full", both, "o1 o2 p1", "o3 p2", "o3: 1 shard due waits for the scheduler, which looks every 10 s (site oslo)\n" +
-			"p2: 1 shard due waits for the scheduler, which looks every 10 s (site paris)"},
-		{"both are full", both, "o1 o2 o3 p1 p2 p3", "o4 p4 p5", "p4, p5: 2 shards due wait for a place: 3 of 3 snapshots of site paris run\n" +
-			"o4: 1 shard due waits for a place: 3 of 3 snapshots of site oslo run"},
-		{"a filer is full", both, "o1 o1", "o1 o1 o2", "o1: 2 shards due wait for a place: 2 of 2 snapshots of the filer run (site oslo)\n" +
-			"o2: 1 shard due waits for the scheduler, which looks every 10 s (site oslo)"},
-		{"a full site has no reader", limited(serving("committer - c1", "walker oslo w1")), "o1 o2 o3", "o4", "o4: 1 shard due waits: no reader at site oslo"},
+		{"one site is full", both, "o1 o2 o3 p1", "o4 o5 p2", "o4, o5: 2 due shards wait for a slot: 3 of 3 snapshots of site oslo run\n" +
+			"p2: 1 due shard waits for the scheduler, which looks every 10 s (site paris)"},
+		{"no site is full", both, "o1 o2 p1", "o3 p2", "o3: 1 due shard waits for the scheduler, which looks every 10 s (site oslo)\n" +
+			"p2: 1 due shard waits for the scheduler, which looks every 10 s (site paris)"},
+		{"both are full", both, "o1 o2 o3 p1 p2 p3", "o4 p4 p5", "p4, p5: 2 due shards wait for a slot: 3 of 3 snapshots of site paris run\n" +
+			"o4: 1 due shard waits for a slot: 3 of 3 snapshots of site oslo run"},
+		{"a filer is full", both, "o1 o1", "o1 o1 o2", "o1: 2 due shards wait for a slot: 2 of 2 snapshots of the filer run (site oslo)\n" +
+			"o2: 1 due shard waits for the scheduler, which looks every 10 s (site oslo)"},
+		{"a full site has no reader", limited(serving("committer - c1", "walker oslo w1")), "o1 o2 o3", "o4", "o4: 1 due shard waits: no reader at site oslo"},
 		{"none schedules", with(both, 0, func(i *flow.Instance) { i.Schedules = false }), "o1", "o2",
-			"o2: 1 shard due waits for a committer that schedules: one begins within 40 s (site oslo)"},
+			"o2: 1 due shard waits for a committer that schedules: one begins within 15 s (site oslo)"},
+		{"none is ready", with(both, 0, func(i *flow.Instance) { i.Schedules, i.Ready = false, false }), "o1", "o2",
+			"o2: 1 due shard waits for a committer that is ready, and schedules (site oslo)"},
 		{"the one that schedules has other limits", append(limited(serving("committer - c1", "walker oslo w1", "reader oslo r1")),
 			flow.Instance{ID: "c2", Role: flow.RoleCommitter, MaxRunning: 64, MaxRunningPerFiler: 64}), "o1 o2 o3", "o4",
-			"o4: 1 shard due waits for a place: 3 of 3 snapshots of site oslo run"},
-		{"an earlier version", everybody, "o1", "o2", "o2: 1 shard due waits for a place at site oslo, or the scheduler"},
+			"o4: 1 due shard waits for a slot: 3 of 3 snapshots of site oslo run"},
+		{"an earlier version", everybody, "o1", "o2", "o2: 1 due shard waits for a slot at site oslo, or the scheduler"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newScene(test.services...)

@@ -19,8 +19,8 @@ import (
 func newWorker(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use: "worker", Short: "List services, and drain workers", Aliases: []string{"workers"},
-		Long: `Shows the services of a fleet, and has walkers and readers take no new work, for
-instance before they are upgraded.`,
+		Long: `Lists the services of a fleet, and stops walkers and readers from taking new
+work, for instance before an upgrade.`,
 	})
 	cmd.AddCommand(newWorkerLs(a), newWorkerDrain(a), newWorkerUndrain(a))
 	return cmd
@@ -64,7 +64,7 @@ const indexWithin = 3 * time.Second
 // that wait for the index can be seen.
 func (a *app) withServices(ctx context.Context, do func(*flow.Conn) error) error {
 	if !a.cfg.Fleet() {
-		return usage("there are workers in a fleet only: set nats.url in --config FILE, or BCTL_NATS")
+		return usage("workers exist only in a fleet: set nats.url in --config FILE, or BCTL_NATS")
 	}
 	repository, err := a.repositoryID(ctx)
 	if err != nil {
@@ -92,7 +92,7 @@ func (a *app) repositoryID(ctx context.Context) (backup.RepositoryID, error) {
 		}
 	}
 	if ctx.Err() == nil && (errors.Is(err, backup.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)) {
-		a.note("%v; services say what they know without it", err)
+		a.note("%v; the services that answer are listed without it", err)
 		return backup.RepositoryID{}, nil
 	}
 	return backup.RepositoryID{}, err
@@ -147,7 +147,7 @@ func (s *services) find(all []flow.Instance, name string) (*flow.Instance, error
 		i := &found[n]
 		text += fmt.Sprintf("\n  %s%s, instance %s, started %s", i.Role, at(i.Site), i.ID, zoned(i.Started))
 	}
-	return nil, usage("%d services are called %s: say which with --role and --site, or name its instance:%s", len(found), display(name), text)
+	return nil, usage("%d services are called %s: select one with --role and --site, or give its instance:%s", len(found), display(name), text)
 }
 
 // maxNear is the maximum number of names listed in an error.

@@ -27,21 +27,21 @@ func newWorkerDrain(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain NAME",
 		Short: "Stop a walker or reader from taking new work",
-		Long: `Has a worker take no new work. What it has in hand it ends as when it is
-stopped: it finishes what it can within worker.stop_timeout, and hands the rest
-back, which other workers of its site take at once. No backup fails by it. Then
-bctl worker ls shows it as drained, and it may be stopped.
+		Long: `Stops a worker from taking new work. It finishes what it can of its current work
+within worker.stop_timeout and hands back the rest, which other workers of its
+site take at once. No backup fails because of a drain. When bctl worker ls shows
+the worker as drained, you can stop it.
 
-A drain lasts until bctl worker undrain, or until the process ends: a worker
-that is started again takes work. To keep one away, stop and disable its
-service, or scale its deployment down.
+A drain lasts until bctl worker undrain, or until the process ends: a restarted
+worker takes work. To keep a worker from starting, stop and disable its service,
+or scale its deployment down.
 
 NAME is the worker's name (worker.name), or the instance that --json shows.`,
 		Example: `  bctl worker drain walker2 --wait
   bctl worker drain node7 --role reader
   bctl worker undrain walker2`,
 	}
-	cmd.Flags().BoolVar(&c.wait, "wait", false, "wait until nothing is in hand")
+	cmd.Flags().BoolVar(&c.wait, "wait", false, "wait until the worker is drained")
 	return c.add(cmd)
 }
 
@@ -50,7 +50,7 @@ func newWorkerUndrain(a *app) *cobra.Command {
 	return c.add(&cobra.Command{
 		Use:     "undrain NAME",
 		Short:   "Let a drained worker take work again",
-		Long:    `Has a worker take work again that bctl worker drain has stopped.`,
+		Long:    `Lets a worker take work again after bctl worker drain.`,
 		Example: `  bctl worker undrain walker2`,
 	})
 }
@@ -89,7 +89,7 @@ func (c *drainCommand) run(ctx context.Context, name string) error {
 			return err
 		}
 		if !worker.Worker() {
-			return usage("%s is a committer, and takes work of no site: stop it where it is to end; another one leads within seconds", display(name))
+			return usage("%s is a committer and cannot be drained: stop its process; another committer leads within seconds", display(name))
 		}
 		if worker.Silent {
 			return fmt.Errorf("%s %s does not answer: it was last heard of %s ago", worker.Role, display(name), age(time.Since(worker.Heard)))
@@ -131,7 +131,7 @@ func (c *drainCommand) await(ctx context.Context, conn *flow.Conn, worker flow.I
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			c.app.term.println("The worker goes on to drain: bctl worker ls shows when it has.")
+			c.app.term.println("The worker continues to drain: bctl worker ls shows when it is drained.")
 			return worker, context.Cause(ctx)
 		}
 		all, err := conn.Instances(ctx)
@@ -147,9 +147,9 @@ func (c *drainCommand) await(ctx context.Context, conn *flow.Conn, worker flow.I
 		n := slices.IndexFunc(all, func(i flow.Instance) bool { return i.ID == worker.ID && i.Role == worker.Role && i.Site == worker.Site })
 		switch {
 		case n < 0 || all[n].Lost:
-			return worker, fmt.Errorf("%s %s has ended before it was drained: what it had in hand is handed out again", worker.Role, display(worker.Name))
+			return worker, fmt.Errorf("%s %s ended before it was drained: its work is assigned again", worker.Role, display(worker.Name))
 		case !all[n].Draining:
-			return worker, fmt.Errorf("%s %s takes work again: somebody has undone the drain", worker.Role, display(worker.Name))
+			return worker, fmt.Errorf("%s %s takes work again: the drain was undone", worker.Role, display(worker.Name))
 		}
 		worker = all[n]
 	}
@@ -158,18 +158,14 @@ func (c *drainCommand) await(ctx context.Context, conn *flow.Conn, worker flow.I
 
 // tell reports the state of the worker.
 func (c *drainCommand) tell(i *flow.Instance) error {
-	if c.app.json {
-		return c.app.print(newServiceJSON(i))
-	}
-	text := "takes no new work, and has " + counted(i.Tasks+i.Batches, pieceOf(i)) + " in hand; bctl worker ls shows when it is drained"
+	text := "takes no new work, and has " + counted(i.Tasks+i.Batches, pieceOf(i)) + " in progress; bctl worker ls shows when it is drained"
 	switch {
 	case c.undo:
 		text = "takes work again"
 	case i.Drained:
-		text = "is drained: it takes no work, has none in hand, and may be stopped"
+		text = "is drained: it has no work and can be stopped"
 	}
-	_, err := fmt.Fprintf(c.app.out, "%s %s at site %s %s\n", i.Role, display(i.Name), i.Site, text)
-	return err
+	return c.app.result(newServiceJSON(i), "%s %s at site %s %s\n", i.Role, display(i.Name), i.Site, text)
 }
 
 func pieceOf(i *flow.Instance) string {

@@ -19,24 +19,26 @@ func newWorkerLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the services of the fleet and their state",
-		Long: `Lists walkers, readers and committers, those first that need attention. STATE is
+		Long: `Lists walkers, readers and committers. Those that need attention come first.
+STATE is
 
-  ready      it works, or waits for work; below the table it says if it hands
-             work back, for instance because it does not see a filer
-  leads      the same, of the committer that leads
-  not ready  it takes no work; below the table it says why
-  draining   it takes no new work, and ends what it has in hand
-  drained    it takes no work, has none in hand, and may be stopped
-  silent     it did not answer just now; last heard of so long ago
-  lost       it ended without a word, or nothing was heard of it for long;
-             forgotten an hour after it was last heard of
+  ready      it works or waits for work; a line below the table reports if it
+             hands work back, for instance because it cannot reach a filer
+  leads      the committer that leads; otherwise like ready
+  schedules  the committer that schedules, if another one leads
+  not ready  it takes no work; a line below the table gives the reason. A
+             committer may lead or schedule nevertheless: "not ready, leads"
+  draining   it takes no new work and finishes its current work
+  drained    it has no work and can be stopped
+  silent     it does not answer; the age of its last message is shown
+  lost       it ended without notice, or was silent for long; removed from the
+             list an hour after its last message
 
-IN HAND is how many tasks and batches it has in hand, in brackets how many of
-these wait for their filer. RATE is entries found by a walker, bytes read by a
-reader, over ten seconds. CLOCK is how far its clock is ahead of the database's;
-"?" if it does not know, because the database has not answered it yet, or did
-not answer when it last asked (it asks every 30 seconds). UP is how long ago it
-started.`,
+IN HAND is the number of its tasks and batches; the number that wait for their
+filer follows in parentheses. RATE is the entries found (walker) or the bytes
+read (reader) per second, over the last ten seconds. CLOCK is the offset of its
+clock from the database's; "?" means that the database did not answer the last
+request (every 30 seconds). UP is the time since it started.`,
 		Example: `  bctl worker ls
   bctl worker ls --role walker --site oslo
   bctl worker ls --json`,
@@ -62,19 +64,16 @@ func (a *app) listServices(ctx context.Context, which *services) error {
 		found := which.among(all)
 		now := time.Now()
 		slices.SortStableFunc(found, func(a, b flow.Instance) int { return cmp.Compare(urgency(&a), urgency(&b)) })
-		if a.json {
-			for n := range found {
-				if err := a.print(newServiceJSON(&found[n])); err != nil {
+		if len(found) > 0 {
+			if err := printList(a, pointers(found), serviceTable(now), newServiceJSON); err != nil {
+				return err
+			}
+		}
+		if !a.json {
+			for _, line := range reasonLines(found) {
+				if err := writeLines(a.out, wrap(line, a.width())); err != nil {
 					return err
 				}
-			}
-		} else if len(found) > 0 {
-			lines := serviceTable(now).lines(pointers(found), a.width())
-			for _, line := range reasonLines(found) {
-				lines = append(lines, wrap(line, a.width())...)
-			}
-			if err := writeLines(a.out, lines); err != nil {
-				return err
 			}
 		}
 		a.noteServices(all, found)
@@ -86,11 +85,18 @@ func (a *app) listServices(ctx context.Context, which *services) error {
 func (a *app) noteServices(all, found []flow.Instance) {
 	switch leads := slices.ContainsFunc(all, func(i flow.Instance) bool { return i.Leads && !i.Silent }); {
 	case len(all) == 0:
-		a.note("no service answers: none runs, or none of this version")
+		a.note("no service answers: no service of this version runs")
 	case !leads:
-		a.note("no committer leads: services that were lost are not known")
+		a.note("no committer leads: lost services are not known")
 	case len(found) == 0:
-		a.note("no service of %d is one of these", len(all))
+		a.note("none of the %d services matches", len(all))
+	}
+	switch c := (crew{services: all}); {
+	case !c.unscheduled():
+	case c.ready(flow.RoleCommitter):
+		a.note("no committer schedules: due backups begin when one does, within 15 s")
+	default:
+		a.note("no committer is ready: due backups begin when one is")
 	}
 }
 
@@ -148,23 +154,18 @@ func serviceTable(now time.Time) table[*flow.Instance] {
 	}
 }
 
-// reasonLines returns why services are not ready, one line for all that have the same reason:
+// reasonLines returns the reasons why services are not ready, one line per reason:
 //
 //	walker w1, reader r1: index: it does not answer
 func reasonLines(found []flow.Instance) (lines []string) {
-	var order []string
-	names := map[string][]string{}
+	var names namesByText
 	for n := range found {
 		i := &found[n]
 		if i.Silent {
 			continue
 		}
 		if i.HandedBack > 0 {
-			text := "hands work back: " + firstLine(i.HandedBackWhy)
-			if names[text] == nil {
-				order = append(order, text)
-			}
-			names[text] = append(names[text], fmt.Sprintf("%s %s (%d times)", i.Role, display(i.Name), i.HandedBack))
+			names.add("handed work back within the last minute: "+firstLine(i.HandedBackWhy), fmt.Sprintf("%s %s (%d times)", i.Role, display(i.Name), i.HandedBack))
 		}
 		if i.Ready {
 			continue
@@ -177,27 +178,32 @@ func reasonLines(found []flow.Instance) (lines []string) {
 				continue
 			}
 			said[cause] = true
-			if names[line] == nil {
-				order = append(order, line)
-			}
-			names[line] = append(names[line], fmt.Sprintf("%s %s", i.Role, display(i.Name)))
+			names.add(line, fmt.Sprintf("%s %s", i.Role, display(i.Name)))
 		}
 	}
-	for _, line := range order {
-		lines = append(lines, someNames(names[line])+": "+display(line))
+	for _, line := range names.order {
+		lines = append(lines, someNames(names.of[line])+": "+display(line))
 	}
 	return lines
 }
 
 func stateColumn(i *flow.Instance, now time.Time) string {
-	switch state := serviceState(i); {
+	state := serviceState(i)
+	var duty string
+	switch {
 	case i.Silent:
 		return state + " " + age(now.Sub(i.Heard))
-	case state == "ready" && i.Leads:
-		return "leads"
+	case i.Leads:
+		duty = "leads"
+	case i.Schedules:
+		duty = "schedules"
 	default:
 		return state
 	}
+	if state == "ready" {
+		return duty
+	}
+	return state + ", " + duty
 }
 
 func inHandText(i *flow.Instance) string {
@@ -266,6 +272,7 @@ type serviceJSON struct {
 	Ready    bool     `json:"ready"`
 	Reason   string   `json:"reason,omitempty"`
 	Leads    bool     `json:"leads"`
+	Schedule bool     `json:"schedules"`
 	Draining bool     `json:"draining"`
 	Tasks    int      `json:"tasks"`
 	Batches  int      `json:"batches"`
@@ -274,14 +281,14 @@ type serviceJSON struct {
 	Bytes    float64  `json:"bytes_per_second"`
 	Clock    *float64 `json:"clock_ahead_seconds"` // null if it is not known
 
-	HandedBack int    `json:"handed_back"` // pieces of work, lately
+	HandedBack int    `json:"handed_back"` // pieces of work, within the last minute
 	Why        string `json:"handed_back_why,omitempty"`
 }
 
 func newServiceJSON(i *flow.Instance) serviceJSON {
 	j := serviceJSON{
 		Role: string(i.Role), Name: i.Name, Site: i.Site, State: serviceState(i), Version: i.Version, Instance: i.ID, Started: jsonTime(i.Started), Heard: jsonTime(i.Heard),
-		Ready: i.Ready, Reason: i.Reason, Leads: i.Leads, Draining: i.Draining, Tasks: i.Tasks, Batches: i.Batches, Stalled: i.Stalled,
+		Ready: i.Ready, Reason: i.Reason, Leads: i.Leads, Schedule: i.Schedules, Draining: i.Draining, Tasks: i.Tasks, Batches: i.Batches, Stalled: i.Stalled,
 		Entries: i.EntriesPerSecond, Bytes: i.BytesPerSecond, HandedBack: i.HandedBack, Why: i.HandedBackWhy,
 	}
 	if i.ClockKnown {

@@ -46,6 +46,36 @@ func TestServiceTable(t *testing.T) {
 	}
 }
 
+// Which committer schedules is shown if another leads, and it is noted that none does.
+func TestWhoSchedules(t *testing.T) {
+	committer := func(leads, schedules bool) flow.Instance {
+		return flow.Instance{Role: flow.RoleCommitter, Ready: true, Leads: leads, Schedules: schedules, MaxRunning: 64, MaxRunningPerFiler: 4}
+	}
+	for _, test := range []struct {
+		states   string
+		noted    bool
+		services []flow.Instance
+	}{
+		{"leads", false, []flow.Instance{committer(true, true)}},
+		{"leads schedules", false, []flow.Instance{committer(true, false), committer(false, true)}},
+		{"not ready, leads", true, []flow.Instance{{Role: flow.RoleCommitter, Leads: true, MaxRunning: 64, MaxRunningPerFiler: 4}}},
+		{"draining, schedules", false, []flow.Instance{{Role: flow.RoleCommitter, Ready: true, Draining: true, Schedules: true, MaxRunning: 64, MaxRunningPerFiler: 4}}},
+		{"leads ready", true, []flow.Instance{committer(true, false), committer(false, false)}},
+		{"leads", false, []flow.Instance{{Role: flow.RoleCommitter, Ready: true, Leads: true}}}, // of an earlier version
+	} {
+		var states []string
+		for n := range test.services {
+			states = append(states, stateColumn(&test.services[n], time.Now()))
+		}
+		var notes strings.Builder
+		a := app{term: &terminal{err: &notes}}
+		a.noteServices(test.services, test.services)
+		if got := strings.Join(states, " "); got != test.states || strings.Contains(notes.String(), "due backups begin when") != test.noted {
+			t.Errorf("states %q, notes %q; want %q, noted %t", got, notes.String(), test.states, test.noted)
+		}
+	}
+}
+
 // An outage that all services report takes one line.
 func TestReasonsOfServices(t *testing.T) {
 	const index, clock, store = "index: postgres db1 does not answer", "clock: postgres db1 does not answer", "store: full"
@@ -55,7 +85,7 @@ func TestReasonsOfServices(t *testing.T) {
 	}
 	services[3].Silent = true
 	blind(&services[4])
-	want := []string{"committer c1, walker w1, reader r1: " + index, "reader r1: " + store, "reader r3 (12 times): hands work back: nothing is there; is it mounted here?"}
+	want := []string{"committer c1, walker w1, reader r1: " + index, "reader r1: " + store, "reader r3 (12 times): handed work back within the last minute: nothing is there; is it mounted here?"}
 	if got := reasonLines(services); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

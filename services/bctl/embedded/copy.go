@@ -32,6 +32,8 @@ const keptCopies = 2
 // check takes as long as reading the whole index.
 const checkEvery = 24 * time.Hour
 
+var errNoRecord = errors.New("the store has no record of snapshot")
+
 // CopyIndex puts a copy of the index into the store, unless the store has one that was written
 // after changed, and deletes the copies that are no longer kept. The sequence of a copy is the time
 // at which it was written, in milliseconds since 1970. Copies of another index are neither counted
@@ -53,11 +55,12 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 		}
 		sequence = max(sequence, n+1) // also after the clock was set back
 	}
-	// A copy without the records of its snapshots could not be distinguished from one that is too new.
+	// A copy without the records of its snapshots could not be distinguished from one that is too
+	// new.
 	if missing, err := idx.Unrecorded(ctx, nil, 1); err != nil {
 		return err
 	} else if len(missing) > 0 {
-		return fmt.Errorf("the store has no record of snapshot %s: %w", missing[0].ID.Short(), backup.ErrUnavailable)
+		return fmt.Errorf("%w %s: %w", errNoRecord, missing[0].ID.Short(), backup.ErrUnavailable)
 	}
 	state := sqliteindex.CopyWhole
 	if sound, ok := lastSound(own); ok && now.Sub(time.UnixMilli(sound)).Abs() >= checkEvery {

@@ -91,10 +91,10 @@ func Backup(ctx context.Context, o Options, shard backup.Shard, s backup.Snapsho
 	if err != nil {
 		return snap, err
 	}
-	if err = inPlace(o.Index); err == nil {
+	if err = checkInPlace(o.Index); err == nil {
 		err = run(ctx, o, snap, watch)
 	}
-	if moved := inPlace(o.Index); moved != nil {
+	if moved := checkInPlace(o.Index); moved != nil {
 		return snap, moved // whatever its state: the next command does not find it there
 	}
 	ended, readErr := o.Index.Snapshot(context.WithoutCancel(ctx), snap.ID)
@@ -135,9 +135,10 @@ func run(ctx context.Context, o Options, snap backup.Snapshot, watch func(backup
 	return runServices(ctx, o, conn, snap)
 }
 
-// runServices starts the services. It stops them when the snapshot has ended, when ctx is done, or
-// when one of them fails permanently, because in one process nothing could resolve the failure
-// meanwhile.
+// runServices starts the services. It sends them no work: the committer finds the root walk task
+// that BeginSnapshot has put into the index, and sends it to the walker. It stops the services when
+// the snapshot has ended, when ctx is done, or when one of them fails permanently, because in one
+// process nothing could resolve the failure meanwhile.
 func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Snapshot) error {
 	working, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -219,24 +220,31 @@ func startServer(dir string) (ns *server.Server, stop func(), err error) {
 
 // lockShard takes the shard's lock, which the operating system releases when the process dies.
 func lockShard(dir string, shard backup.Shard) (unlock func(), err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	path := lockPath(dir, shard)
+	unlock, err = lockFile(path)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, fmt.Errorf("shard %s: %w (another process holds %s)", shard.Name, backup.ErrRunning, path)
+	}
+	return unlock, err
+}
+
+// lockFile takes the lock of a file, which it creates with its directory, or fails with
+// syscall.EWOULDBLOCK.
+func lockFile(path string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	path := lockPath(dir, shard)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("shard %s: %w (another process holds %s)", shard.Name, backup.ErrRunning, path)
-		}
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	// The file gets a second kind of lock, which can be queried without being taken. If the file
-	// system implements both kinds as one (NFS), this lock is refused, and a query sees the first one
-	// instead.
+	// system implements both kinds as one (NFS), this lock is refused, and a query sees the first
+	// one instead.
 	_ = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
 	return func() { _ = f.Close() }, nil
 }

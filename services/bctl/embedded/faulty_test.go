@@ -18,8 +18,8 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/listing"
-	"github.com/bctl/bctl/internal/source/faultsource"
 	"github.com/bctl/bctl/internal/source/posix"
+	"github.com/bctl/bctl/internal/source/sourcetest/faultsource"
 	"github.com/bctl/bctl/internal/source/treetest"
 	"github.com/bctl/bctl/services/bctl/embedded"
 )

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/source/faultsource"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/source/sourcetest/faultsource"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // The behaviour of a backup when a call of the source fails. A row is a call, usually for a file or

@@ -16,10 +16,10 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/source/faultsource"
 	"github.com/bctl/bctl/internal/source/posix"
+	"github.com/bctl/bctl/internal/source/sourcetest/faultsource"
 	"github.com/bctl/bctl/internal/source/treetest"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/source/faultsource"
 	"github.com/bctl/bctl/internal/source/posix"
+	"github.com/bctl/bctl/internal/source/sourcetest/faultsource"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 

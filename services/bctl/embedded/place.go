@@ -25,7 +25,7 @@ func watchIndex(ctx context.Context, i index.Index, snapshot backup.SnapshotID, 
 		case <-ctx.Done():
 			return
 		}
-		if err := inPlace(i); err != nil {
+		if err := checkInPlace(i); err != nil {
 			broken(err)
 			return
 		}
@@ -37,8 +37,8 @@ func watchIndex(ctx context.Context, i index.Index, snapshot backup.SnapshotID, 
 	}
 }
 
-// inPlace returns an error if the index is a file that was replaced or removed.
-func inPlace(i index.Index) error {
+// checkInPlace returns an error if the index is a file that was replaced or removed.
+func checkInPlace(i index.Index) error {
 	file, ok := i.(interface{ InPlace() error })
 	if !ok {
 		return nil

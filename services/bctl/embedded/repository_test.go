@@ -111,7 +111,7 @@ func (p *problems) Problem(problem backup.Problem) {
 // chunk reads a chunk from its pack and verifies it.
 func (r *repository) chunk(id backup.ChunkID) []byte {
 	r.Helper()
-	found, err := r.Index.LocateAll(r.Context(), []backup.ChunkID{id})
+	found, err := r.Index.LocateReadable(r.Context(), []backup.ChunkID{id})
 	r.must(err)
 	at := found[0]
 	place := pack.Place{Object: store.PackName(at.Snapshot, at.Object), Offset: at.Offset, Bytes: at.Bytes}

@@ -28,7 +28,7 @@ func Survey(ctx context.Context, o Options, shard *index.ShardStatus, s, base ba
 		AllowShrink: s.AllowShrink, NewRoot: s.NewRoot, Selection: shard.Filer.Selection.Merge(shard.Selection).Merge(s.Selection),
 		Compare: shard.Filer.Compare.OrAll(),
 	}
-	if !s.NewRoot {
+	if !s.NewRoot && !base.Counts.Empty() {
 		job.Root = base.Root
 	}
 	o.Walker.Alone, o.Walker.Log = true, o.Log

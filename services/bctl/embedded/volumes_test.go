@@ -17,7 +17,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/source"
-	"github.com/bctl/bctl/internal/source/faultsource"
+	"github.com/bctl/bctl/internal/source/sourcetest/faultsource"
 	"github.com/bctl/bctl/internal/source/treetest"
 	"github.com/bctl/bctl/services/bctl/embedded"
 )

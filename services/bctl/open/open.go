@@ -14,7 +14,6 @@ import (
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
-	"github.com/bctl/bctl/internal/source"
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/dirstore"
@@ -98,7 +97,7 @@ func ServiceStore(ctx context.Context, c *config.Config, create bool, log *slog.
 }
 
 // Source opens the file systems of this machine.
-func Source(c *config.Config) source.Source {
+func Source(c *config.Config) *posix.Source {
 	return posix.New(posix.Options{Grain: c.Worker.Grain, Skew: c.Worker.Skew})
 }
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 const deploy = "../../../deploy"

@@ -24,7 +24,7 @@ const (
 
 // An announced service publishes the data that bctl worker ls shows.
 type announced struct {
-	w        *watched
+	m        *monitoring
 	conn     *flow.Conn
 	index    index.Index
 	instance flow.Instance // the constant part
@@ -39,18 +39,18 @@ type announced struct {
 }
 
 // announce returns the announcement of a service; run publishes it.
-func announce(c *config.Config, w *watched, conn *flow.Conn, idx index.Index, ready *readiness, role flow.Role) *announced {
-	i := flow.Instance{Role: role, Name: workerName(c), Version: version(), Started: w.started}
+func announce(c *config.Config, m *monitoring, conn *flow.Conn, idx index.Index, ready *readiness, role flow.Role) *announced {
+	i := flow.Instance{Role: role, Name: workerName(c), Version: version(), Started: m.started}
 	if role != flow.RoleCommitter {
 		i.Site = cmp.Or(c.Worker.Site, backup.DefaultSite)
 	}
-	return &announced{w: w, conn: conn, index: idx, instance: i, ready: ready, changed: ready.changed}
+	return &announced{m: m, conn: conn, index: idx, instance: i, ready: ready, changed: ready.changed}
 }
 
 // run publishes the announcement until ctx is done.
 func (a *announced) run(ctx context.Context) {
 	var parts sync.WaitGroup
-	parts.Go(func() { a.ready.look(ctx, a.w) })
+	parts.Go(func() { a.ready.look(ctx, a.m) })
 	parts.Go(func() { a.compareClocks(ctx) })
 	parts.Go(func() {
 		a.conn.Announce(ctx, flow.Announcement{Describe: a.describe, Changed: a.changed, Drain: a.drain})

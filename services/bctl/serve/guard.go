@@ -62,11 +62,13 @@ func (g *guard) wrote(err error) {
 	switch {
 	case refuses(err):
 		if g.why == nil {
-			g.log.Warn("the store refuses writes: this reader takes no new work", "error", err)
+			g.log.Warn("the store refuses writes: this service takes no new work", "error", err)
 		}
 		g.why, g.trial, g.next = err, false, time.Now().Add(trialEvery)
 	case (err == nil || errors.Is(err, backup.ErrExists)) && g.why != nil:
-		g.log.Info("the store accepts writes again")
+		if errors.Is(g.why, backup.ErrNoRepository) { // otherwise the log reports the end of the outage
+			g.log.Info("the store accepts writes again")
+		}
 		g.why, g.trial = nil, false
 	}
 }

@@ -22,10 +22,11 @@ func TestHealthMeansIt(t *testing.T) {
 	move(t, filepath.Join(repository, "store"), moved)
 	f.startAll(nil)
 
-	// Before the store exists, the reader waits for it and reports that.
+	// Before the store exists, the reader waits for it alone, and says why.
 	f.until("the reader says what it waits for", func() bool {
 		status, body := f.get("reader", "/readyz")
-		return status == http.StatusServiceUnavailable && strings.Contains(body, "store: not connected yet")
+		return status == http.StatusServiceUnavailable && strings.Contains(body, "store: ") && strings.Contains(body, repository) &&
+			!strings.Contains(body, "index: ") && !strings.Contains(body, "nats: ")
 	})
 	f.wants("reader", "/healthz", http.StatusOK)
 	move(t, moved, filepath.Join(repository, "store"))

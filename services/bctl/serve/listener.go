@@ -23,7 +23,7 @@ func listen(ctx context.Context, c *config.HTTP) (net.Listener, error) {
 		}
 	}
 	if files == 1 || files == 0 && c.ClientCAFile != "" || c.ClientCAFile == "" && len(c.Clients) > 0 {
-		return nil, fmt.Errorf("http.cert_file and http.key_file need each other, http.client_ca_file needs both, http.clients needs that: %w", backup.ErrInvalid)
+		return nil, fmt.Errorf("set http.cert_file and http.key_file together; http.client_ca_file requires both, and http.clients requires http.client_ca_file: %w", backup.ErrInvalid)
 	}
 	if files > 0 {
 		if _, err := serverTLS(c); err != nil { // reports an error before the first client connects

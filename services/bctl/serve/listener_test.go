@@ -89,7 +89,7 @@ func answer(t *testing.T, c *http.Client, url string) (status int, of *tls.Conne
 // The expiry of each certificate that a service uses is exposed, per use.
 func TestEndsOfCertificatesAreTold(t *testing.T) {
 	c := settings(t, install(t), "walker@default", map[string]string{"BCTL_HTTP_LISTEN": "127.0.0.1:0", "BCTL_NATS_CERT_FILE": "nothing.pem"})
-	w, err := watch(t.Context(), c, "walker", slog.New(slog.DiscardHandler))
+	w, err := monitor(t.Context(), c, "walker", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestWhoMayWatch(t *testing.T) {
 	dir := install(t)
 	var log bytes.Buffer
 	c := settings(t, dir, "walker@default", map[string]string{"BCTL_HTTP_LISTEN": "127.0.0.1:0", "BCTL_HTTP_PPROF": "true"})
-	w, err := watch(t.Context(), c, "walker", slog.New(slog.NewTextHandler(&log, nil)))
+	w, err := monitor(t.Context(), c, "walker", slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestListenerThatMakesNoSense(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := watch(t.Context(), c, "walker", slog.New(slog.DiscardHandler)); !errors.Is(err, backup.ErrInvalid) || !strings.Contains(err.Error(), "http.") {
+		if _, err := monitor(t.Context(), c, "walker", slog.New(slog.DiscardHandler)); !errors.Is(err, backup.ErrInvalid) || !strings.Contains(err.Error(), "http.") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

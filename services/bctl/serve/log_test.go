@@ -71,8 +71,8 @@ func (f *fleet) keysOf(line string) map[string]int {
 	return keys
 }
 
-// The log of a fleet that starts for the first time, makes a snapshot and is stopped has no warning,
-// and two lines at level info about the snapshot.
+// The log of a fleet that starts for the first time, makes a snapshot and is stopped has no
+// warning, and two lines at level info about the snapshot.
 func TestOrdinaryLog(t *testing.T) {
 	f := newFleet(t)
 	var stops []func()

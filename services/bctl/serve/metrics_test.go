@@ -35,6 +35,7 @@ func scraped(t *testing.T) (families map[string]*family, samples map[string]stri
 	t.Helper()
 	f := newFleet(t)
 	f.startAll(nil)
+	f.start("pruner", Pruner, nil)
 	f.backUp()
 	f.until("the keeper tells of the fleet, and workers have reported", func() bool {
 		_, body := f.get("committer", "/metrics")
@@ -42,7 +43,7 @@ func scraped(t *testing.T) (families map[string]*family, samples map[string]stri
 			strings.Contains(body, "\nbctl_filer_files_total{filer=\"nas1\"} 3\n") && !strings.Contains(body, "bctl_shard_last_good_timestamp_seconds{filer=\"nas1\",shard=\"home\"} 0\n")
 	})
 	families, samples = map[string]*family{}, map[string]string{}
-	for _, service := range []string{"walker", "reader", "committer"} {
+	for _, service := range []string{"walker", "reader", "committer", "pruner"} {
 		_, body := f.get(service, "/metrics")
 		parse(service, body, families, samples)
 	}
@@ -91,7 +92,7 @@ func TestDocumentationListsTheMetrics(t *testing.T) {
 	for _, f := range ours(families) {
 		labels := slices.Sorted(slices.Values(f.labels))
 		of := strings.Join(f.services, ", ")
-		if len(f.services) == 3 {
+		if len(f.services) == 4 {
 			of = "all"
 		} else if strings.HasPrefix(f.name, "bctl_fleet_") || strings.HasPrefix(f.name, "bctl_filer_") || strings.HasPrefix(f.name, "bctl_shard_") || f.name == "bctl_queue_messages" {
 			of = "keeper"

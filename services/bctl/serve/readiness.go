@@ -34,13 +34,13 @@ func (r *readiness) mayTake() error {
 }
 
 // look checks periodically whether the service is ready, until ctx is done.
-func (r *readiness) look(ctx context.Context, w *watched) {
-	r.lookOnce(ctx, w)
-	loop.Every(ctx, readyEvery, func() { r.lookOnce(ctx, w) })
+func (r *readiness) look(ctx context.Context, m *monitoring) {
+	r.lookOnce(ctx, m)
+	loop.Every(ctx, readyEvery, func() { r.lookOnce(ctx, m) })
 }
 
-func (r *readiness) lookOnce(ctx context.Context, w *watched) {
-	err := w.health.Ready(ctx)
+func (r *readiness) lookOnce(ctx context.Context, m *monitoring) {
+	err := m.health.Ready(ctx)
 	before := r.mayTake()
 	if ctx.Err() != nil {
 		return
@@ -51,17 +51,17 @@ func (r *readiness) lookOnce(ctx context.Context, w *watched) {
 		r.why.Store(&err)
 	}
 	if (err == nil) != (before == nil) {
-		r.say(w, err)
+		r.say(m, err)
 	}
 }
 
-func (r *readiness) say(w *watched, err error) {
+func (r *readiness) say(m *monitoring, err error) {
 	loop.Wake(r.changed)
 	switch {
 	case !r.takes, errors.Is(err, health.ErrStopping): // which the log says already
 	case err != nil:
-		w.log.Warn("not ready: this worker takes no new work", "error", err)
+		m.log.Warn("not ready: this worker takes no new work", "error", err)
 	default:
-		w.log.Info("ready again: this worker takes new work")
+		m.log.Info("ready again: this worker takes new work")
 	}
 }

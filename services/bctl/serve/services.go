@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,36 +41,67 @@ const (
 // A Runner runs one service until ctx is done, and then stops it gracefully.
 type Runner func(ctx context.Context, c *config.Config, log *slog.Logger) error
 
+// A starting is a service before it connects to NATS.
+type starting struct {
+	*monitoring
+	waits      *waiting
+	idx        index.Index
+	repository backup.RepositoryID
+	store      *guard // nil: it needs none
+}
+
+// begin waits for the index, and for the store if it is among the needs. A service without NATS
+// among its needs does not announce what it waits for.
+func begin(ctx context.Context, c *config.Config, role flow.Role, log *slog.Logger, needs ...string) (*starting, error) {
+	m, err := monitor(ctx, c, string(role), log, needs...)
+	if err != nil {
+		return nil, err
+	}
+	s := &starting{monitoring: m, waits: &waiting{c: c, m: m, role: role, silent: !slices.Contains(needs, needNATS)}}
+	if s.idx, s.repository, err = waitForIndex(ctx, c, s.waits); err == nil && slices.Contains(needs, needStore) {
+		s.store, err = waitForStore(ctx, c, s.waits)
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *starting) close() {
+	if s.store != nil {
+		s.store.Close()
+	}
+	if s.idx != nil {
+		s.idx.Close()
+	}
+	s.waits.end()
+	s.monitoring.close()
+}
+
 // Walker runs a walker.
 func Walker(ctx context.Context, c *config.Config, log *slog.Logger) error {
-	w, err := watch(ctx, c, "walker", log, needNATS, needIndex)
+	s, err := begin(ctx, c, flow.RoleWalker, log, needNATS, needIndex)
 	if err != nil {
 		return err
 	}
-	defer w.close()
-	log = w.log
-	waits := &waiting{c: c, w: w, role: flow.RoleWalker}
-	defer waits.end()
-	idx, repository, err := waitForIndex(ctx, c, waits)
-	if err != nil {
-		return err
-	}
-	defer idx.Close()
-	waits.end()
+	defer s.close()
+	m, idx, log := s.monitoring, s.idx, s.log
+	s.waits.end()
 	ready := newReadiness(true)
-	conn, report, err := connect(c, w, repository, func(context.Context) error { return ready.mayTake() })
+	conn, report, err := connect(c, m, s.repository, func(context.Context) error { return ready.mayTake() })
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	w.dependOn(conn, idx, nil)
+	m.dependOn(conn, idx, nil)
 	o := walk.Options{
 		Worker: workerName(c), Site: c.Worker.Site, Tasks: c.Worker.Tasks, Directories: c.Worker.Directories,
 		StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
-		Metrics: w.metrics.Walker(), Trace: w.trace, Health: w.health,
+		Metrics: m.metrics.Walker(), Trace: m.trace, Health: m.health,
 	}
 	log.Info("walker started")
-	a := announce(c, w, conn, idx, ready, flow.RoleWalker)
+	a := announce(c, m, conn, idx, ready, flow.RoleWalker)
 	a.runWorker(ctx, report, func(ctx context.Context) { walk.New(conn, idx, open.Source(c), report, o).Run(ctx) })
 	log.Info("walker stopped")
 	return nil
@@ -77,36 +109,24 @@ func Walker(ctx context.Context, c *config.Config, log *slog.Logger) error {
 
 // Reader runs a reader.
 func Reader(ctx context.Context, c *config.Config, log *slog.Logger) error {
-	w, err := watch(ctx, c, "reader", log, needNATS, needIndex, needStore)
+	s, err := begin(ctx, c, flow.RoleReader, log, needNATS, needIndex, needStore)
 	if err != nil {
 		return err
 	}
-	defer w.close()
-	log = w.log
-	waits := &waiting{c: c, w: w, role: flow.RoleReader}
-	defer waits.end()
-	idx, repository, err := waitForIndex(ctx, c, waits)
-	if err != nil {
-		return err
-	}
-	defer idx.Close()
-	s, err := waitForStore(ctx, c, waits)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
+	defer s.close()
+	m, idx, log := s.monitoring, s.idx, s.log
 	var key seal.WorkerKey
-	object, err := waitFor(ctx, waits, "the store", func() (object repo.Object, err error) {
-		object, key, err = repo.Load(ctx, s, idx, c.WorkerKey)
+	object, err := waitFor(ctx, s.waits, theStore, func() (object repo.Object, err error) {
+		object, key, err = repo.Load(ctx, s.store, idx, c.WorkerKey)
 		return object, err
 	})
 	if err != nil {
 		return err
 	}
-	waits.end()
+	s.waits.end()
 	ready := newReadiness(true)
-	conn, report, err := connect(c, w, repository, func(ctx context.Context) error {
-		if trial, err := s.admits(ctx); trial || err != nil {
+	conn, report, err := connect(c, m, s.repository, func(ctx context.Context) error {
+		if trial, err := s.store.admits(ctx); trial || err != nil {
 			return err
 		}
 		return ready.mayTake()
@@ -115,18 +135,18 @@ func Reader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer conn.Close()
-	w.dependOn(conn, idx, s)
-	parts := read.Parts{Conn: conn, Index: idx, Source: open.Source(c), Store: s, Repository: object.Repository, Key: key, Report: report}
+	m.dependOn(conn, idx, s.store)
+	parts := read.Parts{Conn: conn, Index: idx, Source: open.Source(c), Store: s.store, Repository: object.Repository, Key: key, Report: report}
 	o := read.Options{
 		Worker: workerName(c), Site: c.Worker.Site, Batches: c.Worker.Batches, InHand: c.Worker.InHand, Workers: c.Worker.Workers,
 		Linger: c.Worker.Linger, StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
-		Metrics: w.metrics.Reader(), Trace: w.trace, Health: w.health, Refused: s.refused,
+		Metrics: m.metrics.Reader(), Trace: m.trace, Health: m.health, Refused: s.store.refused,
 	}
 	if _, err := read.New(parts, o); err != nil {
 		return err
 	}
-	log.Info("reader started", "store", s.String())
-	a := announce(c, w, conn, idx, ready, flow.RoleReader)
+	log.Info("reader started", "store", s.store.String())
+	a := announce(c, m, conn, idx, ready, flow.RoleReader)
 	a.runWorker(ctx, report, func(ctx context.Context) {
 		r, err := read.New(parts, o)
 		if err != nil { // it is not, because the same settings were accepted above
@@ -142,48 +162,36 @@ func Reader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 
 // Committer runs a committer.
 func Committer(ctx context.Context, c *config.Config, log *slog.Logger) error {
-	w, err := watch(ctx, c, "committer", log, needNATS, needIndex, needStore)
+	s, err := begin(ctx, c, flow.RoleCommitter, log, needNATS, needIndex, needStore)
 	if err != nil {
 		return err
 	}
-	defer w.close()
-	log = w.log
-	waits := &waiting{c: c, w: w, role: flow.RoleCommitter}
-	defer waits.end()
-	idx, repository, err := waitForIndex(ctx, c, waits)
+	defer s.close()
+	m, idx, log := s.monitoring, s.idx, s.log
+	keys, err := waitForCommitterKeys(ctx, c, s.waits, s.store, idx)
 	if err != nil {
 		return err
 	}
-	defer idx.Close()
-	s, err := waitForStore(ctx, c, waits)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	keys, err := waitForCommitterKeys(ctx, c, waits, s, idx)
-	if err != nil {
-		return err
-	}
-	waits.end()
-	conn, _, err := connect(c, w, repository, nil)
+	s.waits.end()
+	conn, _, err := connect(c, m, s.repository, nil)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	w.dependOn(conn, idx, s)
-	log.Info("committer started", "store", s.String())
-	watch := clock.New(idx, time.Now, log, w.metrics.Clock())
-	w.health.Depends("clock", watch.Check)
+	m.dependOn(conn, idx, s.store)
+	log.Info("committer started", "store", s.store.String())
+	watch := clock.New(idx, time.Now, log, m.metrics.Clock())
+	m.health.Depends("clock", watch.Check)
 	leading, holder := watch.Index(), conn.Holder(workerName(c))
-	scheduler := newScheduler(c, w, leading, holder)
+	scheduler := newScheduler(c, m, leading, holder)
 	var beside sync.WaitGroup
 	beside.Go(func() { scheduler.Run(ctx) })
-	committer := commit.New(commit.Parts{Conn: conn, Index: leading, Store: s, Keys: keys}, commit.Options{
+	committer := commit.New(commit.Parts{Conn: conn, Index: leading, Store: s.store, Keys: keys}, commit.Options{
 		Worker: workerName(c), Holder: holder, Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
 		StopTimeout: c.Worker.StopTimeout, Log: log, OnSnapshot: scheduler.Look, OnVacant: scheduler.Stand,
-		Metrics: w.metrics.Committer(), Trace: w.trace, Health: w.health,
+		Metrics: m.metrics.Committer(), Trace: m.trace, Health: m.health,
 	})
-	a := announce(c, w, conn, idx, newReadiness(false), flow.RoleCommitter)
+	a := announce(c, m, conn, idx, newReadiness(false), flow.RoleCommitter)
 	a.also = func(i *flow.Instance) {
 		i.Leads, i.Schedules = committer.Leads(), scheduler.Leads()
 		i.MaxRunning, i.MaxRunningPerFiler = scheduler.Limits().Running, scheduler.Limits().RunningPerFiler
@@ -198,20 +206,20 @@ func Committer(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	return nil
 }
 
-func newScheduler(c *config.Config, w *watched, idx schedule.Index, holder string) *schedule.Scheduler {
+func newScheduler(c *config.Config, m *monitoring, idx schedule.Index, holder string) *schedule.Scheduler {
 	return schedule.New(idx, schedule.Options{
-		Worker: workerName(c), Holder: holder, Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: w.log,
-		Metrics: w.metrics.Scheduler(), Health: w.health,
+		Worker: workerName(c), Holder: holder, Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: m.log,
+		Metrics: m.metrics.Scheduler(), Health: m.health,
 	})
 }
 
 // runWorker runs a worker together with its reports, which continue until the worker has handed
 // back its work in progress.
 func (a *announced) runWorker(ctx context.Context, report *flow.Reporter, work func(context.Context)) {
-	beat := a.w.health.Loop("reports", reportsWithin)
+	beat := a.m.health.Loop("reports", reportsWithin)
 	defer beat.Done()
 	report.Moved = beat.Moved
-	d := newDraining(a.w.log, a.w.metrics.Draining(), a.changed)
+	d := newDraining(a.m.log, a.m.metrics.Draining(), a.changed)
 	a.drain = d.drain
 	a.also = func(i *flow.Instance) {
 		report.InHand(i)
@@ -221,17 +229,17 @@ func (a *announced) runWorker(ctx context.Context, report *flow.Reporter, work f
 	var reports sync.WaitGroup
 	reports.Go(func() { report.Run(reporting, progressEvery) })
 	reports.Go(func() { a.run(reporting) })
-	d.run(ctx, work, a.w.consumers.Moved)
+	d.run(ctx, work, a.m.consumers.Moved)
 	stop()
 	reports.Wait()
 }
 
-func connect(c *config.Config, w *watched, repository backup.RepositoryID, mayTake func(context.Context) error) (*flow.Conn, *flow.Reporter, error) {
+func connect(c *config.Config, m *monitoring, repository backup.RepositoryID, mayTake func(context.Context) error) (*flow.Conn, *flow.Reporter, error) {
 	if !c.Fleet() {
 		return nil, nil, fmt.Errorf("a service is part of a fleet and needs NATS: set nats.url (BCTL_NATS): %w", backup.ErrInvalid)
 	}
-	w.consumers = w.health.Loop("consumers", consumersWithin)
-	conn, err := open.ServiceNATS(c, workerName(c), repository, w.log, w.consumers.Moved, w.metrics.Dropped(), mayTake)
+	m.consumers = m.health.Loop("consumers", consumersWithin)
+	conn, err := open.ServiceNATS(c, workerName(c), repository, m.log, m.consumers.Moved, m.metrics.Dropped(), mayTake)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -264,28 +272,33 @@ func waitForIndex(ctx context.Context, c *config.Config, waits *waiting) (index.
 	if err != nil {
 		return nil, backup.RepositoryID{}, errors.Join(err, idx.Close())
 	}
+	waits.m.dependOn(nil, idx, nil)
 	return idx, repository.ID, nil
 }
 
 // waitForStore waits for the store.
 func waitForStore(ctx context.Context, c *config.Config, waits *waiting) (*guard, error) {
-	w := waits.w
-	retries, g := w.metrics.Retries("store"), &guard{log: w.log}
-	s, err := waitFor(ctx, waits, "the store", func() (store.Store, error) {
-		return open.ServiceStore(ctx, c, false, w.log, func(err *store.Error) {
+	m := waits.m
+	retries, g := m.metrics.Retries("store"), &guard{log: m.log}
+	s, err := waitFor(ctx, waits, theStore, func() (store.Store, error) {
+		return open.ServiceStore(ctx, c, false, m.log, func(err *store.Error) {
 			retries.Add(err.Err)
 			g.retries(err)
-			waits.say("the store", err)
+			waits.say(theStore, err)
 		})
 	})
+	if err != nil {
+		return nil, err
+	}
 	g.Store = s
-	return g, err
+	m.dependOn(nil, nil, g)
+	return g, nil
 }
 
 // waitForCommitterKeys waits until the store delivers the repository's configuration, and returns
 // the keys of a committer.
 func waitForCommitterKeys(ctx context.Context, c *config.Config, waits *waiting, s store.Store, idx index.Index) (journal.Keys, error) {
-	return waitFor(ctx, waits, "the store", func() (journal.Keys, error) {
+	return waitFor(ctx, waits, theStore, func() (journal.Keys, error) {
 		object, key, err := repo.LoadCommitter(ctx, s, idx, c.CommitterKey)
 		if err != nil {
 			return journal.Keys{}, err
@@ -301,7 +314,7 @@ func waitFor[T any](ctx context.Context, waits *waiting, what string, open func(
 		if err == nil || !mayPass(err) {
 			return v, err
 		}
-		waits.w.log.Warn("waiting for a dependency", "for", what, "error", err)
+		waits.m.log.Warn("waiting for a dependency", "for", what, "error", err)
 		waits.say(what, err)
 		select {
 		case <-ctx.Done():

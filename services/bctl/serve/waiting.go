@@ -16,8 +16,10 @@ import (
 // waits, so that operators can see it.
 type waiting struct {
 	c    *config.Config
-	w    *watched
+	m    *monitoring
 	role flow.Role
+	// silent: the service does not use NATS, and announces nothing.
+	silent bool
 
 	mu   sync.Mutex
 	why  string
@@ -25,7 +27,10 @@ type waiting struct {
 	over bool   // the service has what it needs
 }
 
-// say announces what the service waits for.
+// theStore is what a service says that it waits for if it waits for the store.
+const theStore = "the store"
+
+// say announces what the service waits for, also at /readyz.
 func (w *waiting) say(what string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -33,14 +38,21 @@ func (w *waiting) say(what string, err error) {
 		return
 	}
 	w.why = fmt.Sprintf("waits for %s: %v", what, err)
-	if w.stop != nil || !w.c.Fleet() {
+	need := needIndex // of which the repository is a part
+	if what == theStore {
+		need = needStore
+	}
+	w.m.health.Depends(need, func(context.Context) error { return err })
+	if w.stop != nil || w.silent || !w.c.Fleet() {
 		return
 	}
-	conn, err := open.ServiceNATS(w.c, workerName(w.c), backup.RepositoryID{}, w.w.log, nil, nil, nil)
+	conn, err := open.ServiceNATS(w.c, workerName(w.c), backup.RepositoryID{}, w.m.log, nil, nil, nil)
 	if err != nil {
-		return // reported when the service itself connects
+		w.m.health.Depends(needNATS, func(context.Context) error { return err })
+		return // logged when the service itself connects
 	}
-	a := announce(w.c, w.w, conn, nil, newReadiness(false), w.role)
+	w.m.health.Depends(needNATS, func(context.Context) error { return conn.Ready() })
+	a := announce(w.c, w.m, conn, nil, newReadiness(false), w.role)
 	describe := func() flow.Instance {
 		w.mu.Lock()
 		defer w.mu.Unlock()

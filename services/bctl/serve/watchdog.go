@@ -47,7 +47,7 @@ func (w *watchdog) run(ctx context.Context) {
 	for {
 		if err := w.alive(); err != nil {
 			w.log.Error("this process hangs; systemd's watchdog is not notified and will restart it", "error", err)
-		} else if err := w.tell(ctx); err != nil && ctx.Err() == nil {
+		} else if err := w.notify(ctx); err != nil && ctx.Err() == nil {
 			w.log.Warn("notifying systemd's watchdog failed", "error", err)
 		}
 		select {
@@ -58,8 +58,8 @@ func (w *watchdog) run(ctx context.Context) {
 	}
 }
 
-// tell sends one notification. A name that begins with "@" is that of an abstract socket.
-func (w *watchdog) tell(ctx context.Context) error {
+// notify sends one notification. A name that begins with "@" is that of an abstract socket.
+func (w *watchdog) notify(ctx context.Context) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "unixgram", w.socket)
 	if err != nil {
 		return err

@@ -25,16 +25,16 @@ import (
 // store's client itself retries for minutes.
 const statWithin = 5 * time.Second
 
-// receive accepts a result; it passes it to applyLoop once it has been checked. Results of the same
-// process are not checked: it would only distrust itself.
-func (s *Service) receive(ctx, hand context.Context, r flow.Result) {
+// receive checks a result and passes it to applyLoop. It does not check the results of its own
+// process.
+func (s *Service) receive(ctx, work context.Context, r flow.Received) {
 	if s.opts.Alone {
 		s.pass(ctx, r)
 		return
 	}
 	if r.Pack == nil {
-		if err := readable(r); err != nil {
-			s.acknowledge(hand, r, &index.Outcome{Err: err})
+		if err := checkListings(r); err != nil {
+			s.acknowledge(work, r, &index.Outcome{Err: err})
 			return
 		}
 		s.pass(ctx, r)
@@ -42,15 +42,15 @@ func (s *Service) receive(ctx, hand context.Context, r flow.Result) {
 	}
 	// Requests to the store take time, and run concurrently, as those of readers do. There are at
 	// most as many as the consumer has results in progress.
-	s.stats.Go(func() {
-		switch err := s.stored(hand, r.Pack); {
+	s.packChecks.Go(func() {
+		switch err := s.checkStored(work, r.Pack); {
 		case err == nil:
 			s.pass(ctx, r)
-		case errors.Is(err, errLie):
-			s.acknowledge(hand, r, &index.Outcome{Err: err})
+		case errors.Is(err, errNotStored):
+			s.acknowledge(work, r, &index.Outcome{Err: err})
 		default:
 			r.Delivery.Retry(later)
-			if hand.Err() == nil && !s.retry(err) {
+			if work.Err() == nil && !s.retry(err) {
 				about := describe(r)
 				s.about(&about).Warn("registering a pack failed, will retry", "error", err)
 			}
@@ -59,7 +59,7 @@ func (s *Service) receive(ctx, hand context.Context, r flow.Result) {
 }
 
 // pass sends a result to applyLoop.
-func (s *Service) pass(ctx context.Context, r flow.Result) {
+func (s *Service) pass(ctx context.Context, r flow.Received) {
 	select {
 	case s.results <- r:
 	case <-ctx.Done():
@@ -67,13 +67,14 @@ func (s *Service) pass(ctx context.Context, r flow.Result) {
 	}
 }
 
-// errLie means that a pack differs from its PackStored. Other reasons why the committer cannot see
-// the pack (the store is unavailable, the committer's own key has expired) are no reason to refuse
-// it.
-var errLie = errors.New("the store does not have the pack that was announced")
+// errNotStored means that a pack differs from its PackStored. If the committer cannot see the pack
+// for another reason (the store is unavailable, the committer's own key has expired), it does not
+// refuse the pack.
+var errNotStored = errors.New("the store does not have the pack that was announced")
 
-// stored fails with errLie unless the pack is in the store with the announced length (I1).
-func (s *Service) stored(ctx context.Context, p *backup.PackStored) error {
+// checkStored fails with errNotStored unless the pack is in the store with the announced length
+// (I1).
+func (s *Service) checkStored(ctx context.Context, p *backup.PackStored) error {
 	ctx, cancel := context.WithTimeout(ctx, statWithin)
 	defer cancel()
 	name := store.PackName(p.Snapshot, p.Pack)
@@ -85,34 +86,34 @@ func (s *Service) stored(ctx context.Context, p *backup.PackStored) error {
 		if _, other := s.Store.Stat(ctx, store.ConfigName); other != nil {
 			return other
 		}
-		return fmt.Errorf("%w: %w", errLie, err)
+		return fmt.Errorf("%w: %w", errNotStored, err)
 	case err == nil && sizeBytes != p.StoredBytes:
-		return fmt.Errorf("%s has %d bytes, and is said to have %d: %w", name, sizeBytes, p.StoredBytes, errLie)
+		return fmt.Errorf("%s has %d bytes, and is said to have %d: %w", name, sizeBytes, p.StoredBytes, errNotStored)
 	}
 	return err
 }
 
-// readable fails with backup.ErrInvalid unless all listings of a result can be decoded, and those
-// that are final are complete. An invalid listing would fail the restore of its directory, and each
-// walk that compares with it.
-func readable(r flow.Result) error {
+// checkListings fails with backup.ErrInvalid unless all listings of a result can be decoded, and
+// those that are final are complete. An invalid listing would fail the restore of its directory,
+// and each walk that compares with it.
+func checkListings(r flow.Received) error {
 	switch {
 	case r.Slice != nil:
 		for _, b := range r.Slice.Batches {
-			if err := decodable(b.Pages, backup.Wanted|backup.XattrsWanted); err != nil {
+			if err := checkPages(b.Pages, backup.Wanted|backup.XattrsWanted); err != nil {
 				return err
 			}
 		}
-		return decodable(r.Slice.Pages, 0)
+		return checkPages(r.Slice.Pages, 0)
 	case r.Batch != nil:
-		return decodable(r.Batch.Pages, 0)
+		return checkPages(r.Batch.Pages, 0)
 	}
 	return nil
 }
 
-// decodable fails with backup.ErrInvalid unless all listings can be decoded, and want no more to be
-// read than the flags in may.
-func decodable(pages []backup.PageVersion, may backup.Flags) error {
+// checkPages fails with backup.ErrInvalid unless all listings can be decoded, and no entry has a
+// flag Wanted or XattrsWanted that may lacks.
+func checkPages(pages []backup.PageVersion, may backup.Flags) error {
 	for i := range pages {
 		p, err := listing.DecodePage(pages[i])
 		if err != nil {

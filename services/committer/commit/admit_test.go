@@ -75,7 +75,7 @@ func TestPackThatIsNotStoredIsRefused(t *testing.T) {
 			t.Errorf("the log does not say %q:\n%s", say, log)
 		}
 	}
-	if at := value(f.idx.LocateAll(f.ctx, []backup.ChunkID{{1}}))(f); at[0].Length != 0 {
+	if at := value(f.idx.LocateReadable(f.ctx, []backup.ChunkID{{1}}))(f); at[0].Length != 0 {
 		t.Errorf("a chunk of a pack that is not there is said to be at %+v", at[0])
 	}
 }
@@ -98,7 +98,7 @@ func TestPackIsRegisteredOnceTheStoreAnswers(t *testing.T) {
 		f.must(flow.Publish(f.ctx, conn, flow.Packs, stored))
 		f.until(func() bool { return strings.Count(log.String(), "registering a pack failed, will retry") > n })
 		fault.Store(false)
-		f.until(func() bool { return value(f.idx.LocateAll(f.ctx, []backup.ChunkID{{id}}))(f)[0].Length == 1 })
+		f.until(func() bool { return value(f.idx.LocateReadable(f.ctx, []backup.ChunkID{{id}}))(f)[0].Length == 1 })
 	}
 	if strings.Contains(log.String(), "result refused") {
 		t.Errorf("a pack was refused:\n%s", log)

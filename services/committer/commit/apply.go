@@ -17,6 +17,10 @@ const (
 	// First delay for a result that came too early; doubled each time.
 	soon  = 25 * time.Millisecond
 	later = 2 * time.Second // delay for a result that the index could not apply
+	// giveUpAfter is the number of deliveries, about 30 seconds, after which a pack or list that a
+	// batch relies on is not expected any more. It was dropped if it came after the end of its
+	// snapshot, of which the reader may have remembered it for another one.
+	giveUpAfter = 20
 )
 
 // soonAfter returns the delay after this many deliveries. The result that another waits for is
@@ -27,9 +31,9 @@ func soonAfter(deliveries int) time.Duration {
 }
 
 // applyLoop applies results, as many at a time as have arrived meanwhile.
-func (s *Service) applyLoop(ctx, hand context.Context) {
+func (s *Service) applyLoop(ctx, work context.Context) {
 	for {
-		var batch []flow.Result
+		var batch []flow.Received
 		select {
 		case <-ctx.Done():
 			return
@@ -44,7 +48,7 @@ func (s *Service) applyLoop(ctx, hand context.Context) {
 				more = false
 			}
 		}
-		s.apply(hand, batch)
+		s.apply(work, batch)
 	}
 }
 
@@ -54,12 +58,14 @@ func (s *Service) applyLoop(ctx, hand context.Context) {
 const applyWithin = time.Minute
 
 // apply applies results in one transaction, and acknowledges each once the transaction is durable.
-func (s *Service) apply(ctx context.Context, batch []flow.Result) {
+func (s *Service) apply(ctx context.Context, batch []flow.Received) {
 	results := make([]index.Result, 0, len(batch))
 	for _, r := range batch {
-		results = append(results, index.Result{Slice: r.Slice, Pack: r.Pack, Lists: r.Lists, Batch: r.Batch})
+		results = append(results, index.Result{
+			Slice: r.Slice, Pack: r.Pack, Lists: r.Lists, Batch: r.Batch, GiveUp: r.Batch != nil && r.Delivery.Attempts() >= giveUpAfter,
+		})
 	}
-	s.tellSeconds(results)
+	s.addSeconds(results)
 	spans := s.beginApply(ctx, batch)
 	started := time.Now()
 	applying, cancel := context.WithTimeout(ctx, applyWithin)
@@ -83,8 +89,8 @@ func (s *Service) apply(ctx context.Context, batch []flow.Result) {
 	}
 }
 
-// tellSeconds adds the time of previous transactions to the counts of the first result.
-func (s *Service) tellSeconds(results []index.Result) {
+// addSeconds adds the time of previous transactions to the counts of the first result.
+func (s *Service) addSeconds(results []index.Result) {
 	for _, r := range results {
 		switch {
 		case r.Slice != nil:
@@ -97,7 +103,7 @@ func (s *Service) tellSeconds(results []index.Result) {
 	}
 }
 
-func (s *Service) acknowledge(ctx context.Context, r flow.Result, o *index.Outcome) {
+func (s *Service) acknowledge(ctx context.Context, r flow.Received, o *index.Outcome) {
 	about := describe(r)
 	s.opts.Metrics.Result(about.kind, outcomeOf(o))
 	switch {
@@ -105,6 +111,9 @@ func (s *Service) acknowledge(ctx context.Context, r flow.Result, o *index.Outco
 		snapshot, reason := failure(r)
 		s.fail(ctx, snapshot, reason, r.Delivery)
 	case o.Err == nil:
+		r.Delivery.Ack()
+	case isEarly(o.Err) && o.Announced:
+		s.about(&about).Info("read batch relies on a pack that never came, and is read again", "error", o.Err)
 		r.Delivery.Ack()
 	case isEarly(o.Err):
 		r.Delivery.Retry(soonAfter(r.Delivery.Attempts()))
@@ -133,7 +142,7 @@ func (s *Service) acknowledge(ctx context.Context, r flow.Result, o *index.Outco
 }
 
 // failure returns the snapshot that a failed result belongs to, and the reason.
-func failure(r flow.Result) (backup.SnapshotID, string) {
+func failure(r flow.Received) (backup.SnapshotID, string) {
 	if r.Batch != nil {
 		return r.Batch.Snapshot, r.Batch.Failed
 	}

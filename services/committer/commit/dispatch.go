@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/bctl/bctl/internal/loop"
@@ -25,7 +26,7 @@ const (
 	claimAtOnce = 64
 	// publishAtOnce is how many messages are being published at a time.
 	publishAtOnce = 16
-	// freedEvery is the minimum interval at which freed places are assigned again: several at a
+	// freedEvery is the minimum interval at which freed slots are assigned again: several at a
 	// time, if work completes fast.
 	freedEvery = 10 * time.Millisecond
 )
@@ -54,8 +55,8 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 		}
 		open = err == nil
 		if err != nil && ctx.Err() == nil {
-			switch told := s.retry(err); {
-			case told:
+			switch reported := s.retry(err); {
+			case reported:
 			case errors.Is(err, flow.ErrNoStream): // the keeper makes it, and logs what was lost
 				s.log.Debug("work waits until the keeper has created the streams", "error", err)
 			default:
@@ -74,8 +75,9 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 	}
 }
 
-// listenLoop triggers a search for work when a snapshot begins, and calls OnSnapshot when one begins
-// or ends. Notifications that are lost while the index is unavailable are made up for by polling.
+// listenLoop triggers a search for work when a snapshot begins, and calls OnSnapshot when one
+// begins or ends. Notifications that are lost while the index is unavailable are made up for by
+// polling.
 func (s *Service) listenLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.Index.ListenSnapshots(ctx, func() {
@@ -109,23 +111,11 @@ func (s *Service) handOutTasks(ctx context.Context, claim index.Claim) (more boo
 		return false, err
 	}
 	for i := range tasks {
-		s.sayBegun(ctx, &tasks[i])
+		s.logBegun(ctx, &tasks[i])
 	}
-	left, err := publishAll(ctx, s.Conn, flow.Walk, tasks, s.handOutTask, func(t *backup.WalkTask) bool {
-		if t.Attempt > maxAttempts {
-			s.fail(ctx, t.Job.Snapshot, fmt.Sprintf("walk task %d was tried %d times without success", t.ID, t.Attempt-1), nil)
-		}
-		return t.Attempt <= maxAttempts
+	return len(tasks) == claim.Limit, handOut(ctx, s, "walk task", flow.Walk, tasks, s.traceTask, func(t *backup.WalkTask) (index.Held, int32) {
+		return index.Held{Snapshot: t.Job.Snapshot, Task: t.ID}, t.Attempt
 	})
-	if err != nil {
-		held := make([]index.Held, 0, len(left))
-		for _, t := range left {
-			held = append(held, index.Held{Snapshot: t.Job.Snapshot, Task: t.ID})
-		}
-		return false, s.takeBack(ctx, held, err)
-	}
-	s.opts.Metrics.HandedOut("task", len(tasks))
-	return len(tasks) == claim.Limit, nil
 }
 
 func (s *Service) handOutBatches(ctx context.Context, claim index.Claim) (more bool, err error) {
@@ -133,51 +123,46 @@ func (s *Service) handOutBatches(ctx context.Context, claim index.Claim) (more b
 	if err != nil {
 		return false, err
 	}
-	left, err := publishAll(ctx, s.Conn, flow.Read, batches, s.handOutBatch, func(b *backup.ReadBatch) bool {
-		if b.Attempt > maxAttempts {
-			s.fail(ctx, b.Job.Snapshot, fmt.Sprintf("read batch %d was tried %d times without success", b.ID, b.Attempt-1), nil)
-		}
-		return b.Attempt <= maxAttempts
+	return len(batches) == claim.Limit, handOut(ctx, s, "read batch", flow.Read, batches, s.traceBatch, func(b *backup.ReadBatch) (index.Held, int32) {
+		return index.Held{Snapshot: b.Job.Snapshot, Batch: b.ID}, b.Attempt
 	})
-	if err != nil {
-		held := make([]index.Held, 0, len(left))
-		for _, b := range left {
-			held = append(held, index.Held{Snapshot: b.Job.Snapshot, Batch: b.ID})
-		}
-		return false, s.takeBack(ctx, held, err)
-	}
-	s.opts.Metrics.HandedOut("batch", len(batches))
-	return len(batches) == claim.Limit, nil
 }
 
 // traces begins the span of a piece of work.
 type traces[T any] func(context.Context, *T) (context.Context, *telemetry.Span)
 
-// publishAll publishes the wanted part of the work, several messages at a time. With an error it
-// returns the work that was not published.
-func publishAll[T any](ctx context.Context, conn *flow.Conn, hop flow.Hop[T], work []T, traced traces[T], wanted func(*T) bool) (left []*T, err error) {
+// handOut publishes claimed work, several messages at a time. It fails the snapshot of work that
+// was tried too often, and gives back what could not be published.
+func handOut[T any](ctx context.Context, s *Service, what string, hop flow.Hop[T], work []T, traced traces[T], held func(*T) (index.Held, int32)) error {
 	var all errgroup.Group
 	all.SetLimit(publishAtOnce)
 	failed := make([]bool, len(work))
 	for i := range work {
-		if !wanted(&work[i]) {
+		if h, attempt := held(&work[i]); attempt > maxAttempts {
+			s.fail(ctx, h.Snapshot, fmt.Sprintf("%s %d was tried %d times without success", what, max(int64(h.Task), int64(h.Batch)), attempt-1), nil)
 			continue
 		}
 		all.Go(func() error {
 			sending, span := traced(ctx, &work[i])
-			err := flow.Publish(sending, conn, hop, &work[i])
+			err := flow.Publish(sending, s.Conn, hop, &work[i])
 			span.End(err)
 			failed[i] = err != nil
 			return err
 		})
 	}
-	err = all.Wait()
-	for i := range work {
-		if failed[i] {
-			left = append(left, &work[i])
+	if err := all.Wait(); err != nil {
+		var left []index.Held
+		for i := range work {
+			if failed[i] {
+				h, _ := held(&work[i])
+				left = append(left, h)
+			}
 		}
+		return s.takeBack(ctx, left, err)
 	}
-	return left, err
+	_, kind, _ := strings.Cut(what, " ")
+	s.opts.Metrics.HandedOut(kind, len(work))
+	return nil
 }
 
 // takeBack ends the leases of work that could not be sent, so that it need not wait for them to

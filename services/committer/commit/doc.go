@@ -1,11 +1,28 @@
 // Package commit is the committer: it assigns work, applies results to the index, and commits
 // snapshots. It is the only writer of results.
 //
-// The files follow the data: dispatch.go claims open work of the index and sends it to walkers and
-// readers, reports.go receives reports of their work in progress, admit.go checks their results,
-// apply.go applies them, finish.go commits a snapshot when all its work is settled, and lease.go
-// makes one committer do that. One committer leads: keeper.go maintains the queues, and governor.go
-// limits the load on filers.
+// The files follow the data:
+//
+//	service.go     runs the loops of a committer, until it is stopped
+//	dispatch.go    claims open work of the index, and sends it to walkers and readers
+//	reports.go     receives reports of work in progress, and renews its leases
+//	presence.go    reassigns the work of workers that are gone
+//	admit.go       checks results, before they reach a transaction
+//	apply.go       applies results, a batch of them per transaction
+//	finish.go      commits a snapshot when all its work is settled
+//	lease.go       keeps other committers from writing the same segment meanwhile
+//	record.go      writes records of ended snapshots, and the catalog, to the store
+//
+// One committer leads:
+//
+//	keeper.go      maintains queues, leases and loads while it leads
+//	stray.go       reassigns work whose committer died before it sent the messages
+//	governor.go    limits the load on filers
+//	succession.go  ends the term of a leader that is gone
+//
+// One file observes all of them:
+//
+//	observe.go     logs, measures and traces results, snapshots and the fleet
 //
 // # Recovery is the normal path
 //
@@ -17,16 +34,6 @@
 // The leader does only the tasks that are better done by one committer than by all: streams, leases
 // and loads. While no committer leads, for at most ten seconds, work continues.
 //
-// While the queues cannot be reached nothing is claimed: an outage of NATS costs no attempts.
-//
-// # Effects of a crash
-//
-//	before a claim is sent        the lease expires, and the work is claimed again
-//	after a result is applied,    the message comes again, and is late: the work is settled
-//	before its acknowledgement
-//	before the segment is         objects that no snapshot names: orphans; another committer
-//	complete                      writes its own once the lease of the commit has expired
-//	before Commit                 as above
-//	as the leader                 its term expires, and another leads
-//	after Commit                  none: the snapshot is committed
+// While the queues cannot be reached nothing is claimed: an outage of NATS costs no attempts. "When
+// something fails" in docs/architecture.md describes what a crash at each step leaves.
 package commit

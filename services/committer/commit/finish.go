@@ -14,11 +14,11 @@ import (
 // finishEvery is how often the committer looks for complete snapshots without a signal.
 const finishEvery = 2 * time.Second
 
-func (s *Service) finishLoop(ctx, hand context.Context) {
+func (s *Service) finishLoop(ctx, work context.Context) {
 	poll := time.NewTicker(finishEvery)
 	defer poll.Stop()
 	for { // at once, too: a process that died may have left one
-		if err := s.finishAll(ctx, hand); err != nil && ctx.Err() == nil {
+		if err := s.finishAll(ctx, work); err != nil && ctx.Err() == nil {
 			if !s.retry(err) {
 				s.log.Warn("committing snapshots failed, will retry", "error", err)
 			}
@@ -33,10 +33,10 @@ func (s *Service) finishLoop(ctx, hand context.Context) {
 }
 
 // finishAll ends the snapshots whose end was requested, and commits those that are complete.
-func (s *Service) finishAll(ctx, hand context.Context) error {
+func (s *Service) finishAll(ctx, work context.Context) error {
 	cancelled, err := s.Index.Cancelled(ctx, s.opts.Snapshots)
 	for i := range cancelled {
-		s.end(hand, &cancelled[i], cancelled[i].Cancel, nil)
+		s.end(work, &cancelled[i], cancelled[i].Cancel, nil)
 	}
 	complete, completeErr := s.Index.CompleteSnapshots(ctx, s.opts.Snapshots)
 	err = errors.Join(err, completeErr)
@@ -44,7 +44,7 @@ func (s *Service) finishAll(ctx, hand context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		err = errors.Join(err, s.finish(hand, id))
+		err = errors.Join(err, s.finish(work, id))
 	}
 	return err
 }
@@ -93,8 +93,8 @@ func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index
 	case err != nil:
 		return fmt.Errorf("index segment of snapshot %s: %w", id.Short(), err)
 	}
-	// The commit point: before this transaction the snapshot is not visible; after it everything
-	// that the snapshot names is durable (I1).
+	// The commit point. Everything that the snapshot names is already durable (I1). This
+	// transaction makes the snapshot visible.
 	err = s.Index.Commit(ctx, id, backup.Segment{
 		Attempt: segment.Attempt, Parts: segment.Parts, Checkpoint: segment.Checkpoint, Bytes: segment.Bytes,
 	}, segment.Content, time.Time{})
@@ -115,7 +115,7 @@ func (s *Service) ended(ctx context.Context, snap *backup.Snapshot, reason strin
 	if err == nil {
 		snap = &now
 	}
-	s.sayEnd(ctx, snap, reason)
+	s.logEnd(ctx, snap, reason)
 	if err == nil {
 		err = s.writeRecord(ctx, snap)
 	}
@@ -123,7 +123,7 @@ func (s *Service) ended(ctx context.Context, snap *backup.Snapshot, reason strin
 		s.log.Warn("writing a commit record failed, will retry", "snapshot", snap.ID.Short(), "error", err)
 		s.retry(err)
 	}
-	s.tellEnd(ctx, snap, reason)
+	s.observeEnd(ctx, snap, reason)
 	s.opts.OnEnd(snap.ID)
 }
 

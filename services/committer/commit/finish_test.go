@@ -24,11 +24,11 @@ func TestSegmentsRebuildThePages(t *testing.T) {
 	f := newFixture(t)
 	s := f.service(f.idx, Options{})
 	random := rand.New(rand.NewPCG(1, 2))
-	rebuilt := map[backup.PageName]string{}
+	rebuilt, patched := map[backup.PageName][]byte{}, 0
 	for n := range 8 {
 		snap := f.walked(func(slice *backup.SliceWalked) {
 			slice.Counts.Files = 100
-			slice.Pages = append(slice.Pages, pageOf("", fmt.Sprint("root ", n)))
+			slice.Pages = append(slice.Pages, pageOf("", fmt.Sprint("root ", n)), pageOfMany("many", n))
 			if n > 0 {
 				gone := fmt.Sprint("d", random.IntN(6))
 				slice.Removed = []string{gone}
@@ -67,17 +67,42 @@ func TestSegmentsRebuildThePages(t *testing.T) {
 			f.replay(rebuilt, parts)
 			for i, p := range parts {
 				h := &p.Header
+				patched += h.Version - 1
 				if h.Snapshot.ID != snap.ID.String() || h.Snapshot.Shard != "/srv" || h.Part != i || h.Last != (i == len(parts)-1) || h.Checkpoint != (snap.Base == 0) ||
 					(h.Snapshot.Base == nil) != (snap.Base == 0) || snap.Base > 0 && h.Snapshot.Base.ID != snap.BaseID.String() {
 					t.Errorf("header %+v", h)
 				}
 			}
 		}
-		if want := f.pages(snap.ID); !maps.Equal(rebuilt, want) {
-			t.Fatalf("after snapshot %d the segments give\n%v, the index has\n%v", n, rebuilt, want)
+		texts := map[backup.PageName]string{}
+		for name, data := range rebuilt {
+			texts[name] = f.textOf(data)
+		}
+		if want := f.pages(snap.ID); !maps.Equal(texts, want) {
+			t.Fatalf("after snapshot %d the segments give\n%v, the index has\n%v", n, texts, want)
 		}
 		f.wantPageSet(snap.ID, segments)
 	}
+	if patched != 6 {
+		t.Errorf("%d segments have patches, want those of all snapshots but the first and the failed one", patched)
+	}
+}
+
+// pageOfMany returns a page of 100 symlinks, one of which differs in each version.
+func pageOfMany(path string, version int) backup.PageVersion {
+	page := &backup.Page{Self: &backup.Entry{Kind: backup.Directory}}
+	for i := range 100 {
+		target := fmt.Sprint("target of ", i*i)
+		if i == version {
+			target = "changed"
+		}
+		page.Entries = append(page.Entries, backup.Entry{Name: fmt.Sprintf("%04d", i), Kind: backup.Symlink, Target: target})
+	}
+	data, err := listing.Encode(nil, page)
+	if err != nil {
+		panic(err) // the test has made an invalid page
+	}
+	return backup.PageVersion{Path: path, Fingerprint: backup.Fingerprint{byte(version)}, Listing: data}
 }
 
 // wantPageSet checks that index and segment agree on the pages of a snapshot.
@@ -159,7 +184,7 @@ func TestCheckpoint(t *testing.T) {
 		added := 0
 		for _, parts := range segments {
 			for _, p := range parts {
-				for c, err := range p.Changes() {
+				for c, err := range p.Changes(nil) {
 					f.must(err)
 					if c.Ended {
 						t.Error("a checkpoint ends a page")
@@ -188,7 +213,7 @@ func TestCheckpointOfMissingPages(t *testing.T) {
 		insist      bool
 	}{
 		"a page is missing": {"DELETE FROM pages" + one, `the index has 2 pages of shard "/srv", and should have 3`, true},
-		"a page is another": {"UPDATE pages SET inode = inode + 1" + one, "is not what was stored", false},
+		"a page is another": {"UPDATE pages SET inode = inode + 1" + one, "differs from what was stored", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
@@ -257,17 +282,21 @@ func lastOfEach(pages []backup.PageVersion) (list []backup.PageVersion) {
 
 // replay removes the pages that the segment ends, and then adds those that it adds: a page that was
 // changed is among both.
-func (f *fixture) replay(pages map[backup.PageName]string, parts []*journal.SegmentPart) {
+func (f *fixture) replay(pages map[backup.PageName][]byte, parts []*journal.SegmentPart) {
+	before := maps.Clone(pages)
+	base := func(path string, key backup.PageKey) ([]byte, error) {
+		return before[backup.PageName{Path: path, Key: key}], nil
+	}
 	for _, ended := range []bool{true, false} {
 		for _, p := range parts {
-			for c, err := range p.Changes() {
+			for c, err := range p.Changes(base) {
 				f.must(err)
 				switch {
 				case c.Ended != ended:
 				case ended:
 					delete(pages, backup.PageName{Path: c.Path, Key: c.Key})
 				default:
-					pages[backup.PageName{Path: c.Path, Key: c.Key}] = f.textOf(c.Listing)
+					pages[backup.PageName{Path: c.Path, Key: c.Key}] = c.Listing
 				}
 			}
 		}

@@ -14,11 +14,11 @@ import (
 // kinds of work, the number of leases that may run at a time, are adjusted once per interval of a
 // second.
 //
-// The rule is AIMD, additive increase and multiplicative decrease: of the linear rules it is the
-// one by which those who share a resource reach a fair and efficient share (Chiu and Jain,
-// "Analysis of the increase and decrease algorithms for congestion avoidance in computer networks",
-// 1989). The signal is the latency relative to the lowest that was seen, as in TCP Vegas (Brakmo
-// and Peterson, 1995): it shows a queue at the filer before anything fails.
+// The rule is AIMD, additive increase and multiplicative decrease. It is the linear rule that gives
+// all users of a resource a fair share and uses the resource efficiently (Chiu and Jain, "Analysis
+// of the increase and decrease algorithms for congestion avoidance in computer networks", 1989).
+// The signal is the latency relative to the lowest that was seen, as in TCP Vegas (Brakmo and
+// Peterson, 1995): it shows a queue at the filer before anything fails.
 //
 // A reduction of slots is a trial: the latency with fewer slots is compared with that before. If it
 // has not fallen by at least half as much as it would in proportion to the slots, the filer is slow
@@ -40,7 +40,7 @@ const (
 	// restIntervals is how long a filer stays at the floor before more slots are tried.
 	restIntervals = 30
 	// settleIntervals is the maximum time for a decrease to take effect: until the leases in excess
-	// of the slots have ended, the latency is still that of before.
+	// of the slots have ended, the latency is still the earlier one.
 	settleIntervals = 10
 	// leastSamples are sufficient for a decision. Fewer are kept for the next interval, but no
 	// longer than staleIntervals.
@@ -61,7 +61,7 @@ type governor struct {
 
 type governed struct {
 	stats, opens regulator
-	told         backup.Load // as stored in the index
+	stored       backup.Load // as stored in the index
 	quiet        int         // intervals without a report
 }
 
@@ -98,13 +98,13 @@ func (g *governor) step(filers []index.FilerStatus, policies []backup.Policy, no
 		}
 		known[s.ID] = true
 		limits := s.Limits.WithDefaults()
-		f.told = s.Load
+		f.stored = s.Load
 		f.stats.resume(s.Load.WalkSlots, s.Load.WalkIdle)
 		f.opens.resume(s.Load.ReadSlots, s.Load.ReadIdle)
 		floor := policy.FloorOf(&s.Filer, policies, s.Deadline, now)
 		f.stats.step(bounds{floor.Of(limits.WalkTasks), limits.WalkTasks}, s.Tasks)
 		f.opens.step(bounds{floor.Of(limits.ReadBatches), limits.ReadBatches}, s.Batches)
-		if load := f.load(); worthStoring(f.told, load) {
+		if load := f.load(); worthStoring(f.stored, load) {
 			loads[s.ID] = load
 		}
 	}
@@ -148,7 +148,7 @@ type regulator struct {
 	trial trial
 	rest  int           // steps until more slots are tried at the floor
 	was   time.Duration // idle latency before the filer was found to be slow for another reason
-	// Steps until the next trial of that; 0: not found to be slow for another reason.
+	// Steps until a trial whether the filer is still slow for another reason; 0: it was not.
 	asking int
 }
 

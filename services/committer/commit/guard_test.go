@@ -118,14 +118,14 @@ func TestGuardPassesOverBadSnapshots(t *testing.T) {
 	}
 	made(1000, backup.Snapshot{})
 	shrunk := made(100, backup.Snapshot{AllowShrink: true})
-	f.must(f.idx.SetBad(f.ctx, shrunk.ID, "half of it was not mounted"))
+	f.must(f.idx.SetBad(f.ctx, shrunk.ID, "tester", "half of it was not mounted"))
 	if got := made(100, backup.Snapshot{}); got.State != backup.Failed || !strings.Contains(got.Reason, "100, after 1000 in number 1") {
 		t.Errorf("as small as the bad one: %s (%s), want failed, compared with number 1", got.State, got.Reason)
 	}
 	if got := made(990, backup.Snapshot{}); got.State != backup.Committed {
 		t.Errorf("as large as the good one: %s (%s)", got.State, got.Reason)
 	}
-	f.must(f.idx.SetBad(f.ctx, shrunk.ID, ""))
+	f.must(f.idx.SetBad(f.ctx, shrunk.ID, "tester", ""))
 	if got := made(900, backup.Snapshot{}); got.State != backup.Committed {
 		t.Errorf("the mark of an older one was taken back: %s (%s)", got.State, got.Reason)
 	}

@@ -34,6 +34,7 @@ type times struct {
 	term, renew time.Duration
 	streams     time.Duration // how often the streams are checked
 	govern      time.Duration // an interval of the governor
+	strays      time.Duration // how often assigned work is compared with the queues
 	note        time.Duration // how often the reports of workers are evaluated
 	record      time.Duration // how often missing records are written to the store
 	// How long others leave a commit to a committer that does not renew its lease.
@@ -41,7 +42,7 @@ type times struct {
 }
 
 var keeperTimes = times{
-	term: 10 * time.Second, renew: 2 * time.Second, streams: 5 * time.Second, govern: time.Second, note: time.Second, record: 30 * time.Second,
+	term: 10 * time.Second, renew: 2 * time.Second, streams: 5 * time.Second, strays: 2 * time.Second, govern: time.Second, note: time.Second, record: 30 * time.Second,
 	lease: 10 * time.Second,
 }
 
@@ -87,6 +88,7 @@ func (s *Service) lead(ctx context.Context, term index.Term, asked time.Time) er
 			end(err)
 		}
 	})
+	owned.Go(func() { s.strayLoop(leading) })
 	owned.Go(func() { s.governLoop(leading, term) })
 	owned.Go(func() { s.recordLoop(leading) })
 	owned.Go(func() { s.renewTerm(leading, end, expiry, term, &failed) })

@@ -16,7 +16,7 @@ import (
 )
 
 // quick are the times of a keeper that a test can wait for.
-var quick = times{term: 600 * time.Millisecond, renew: 100 * time.Millisecond, streams: 100 * time.Millisecond, govern: 50 * time.Millisecond, note: 20 * time.Millisecond, record: 50 * time.Millisecond,
+var quick = times{term: 600 * time.Millisecond, renew: 100 * time.Millisecond, streams: 100 * time.Millisecond, strays: 50 * time.Millisecond, govern: 50 * time.Millisecond, note: 20 * time.Millisecond, record: 50 * time.Millisecond,
 	lease: 300 * time.Millisecond,
 }
 
@@ -174,7 +174,7 @@ func TestReportsAreWritten(t *testing.T) {
 	f.until(func() bool { return len(f.inHand()) == 1 })
 	task := f.inHand()[0]
 	if task.Worker != "" || time.Until(task.Until) < lease {
-		t.Fatalf("before a worker told: %+v", task)
+		t.Fatalf("before a worker reported: %+v", task)
 	}
 	report := backup.Progress{Worker: "w1", Snapshot: snap.ID, Filer: snap.Filer.ID, Tasks: []backup.TaskID{task.Task}, Path: "a/b", Stats: 1000, StatSeconds: 2}
 	tell := func(check func(index.Work, backup.Load) bool) {

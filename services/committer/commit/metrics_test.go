@@ -24,7 +24,7 @@ func TestEveryResultIsCounted(t *testing.T) {
 		{}, {Failed: true}, {Late: true}, {Err: index.ErrPackUnknown}, {Err: index.ErrListUnknown}, {Err: index.ErrPartMissing}, {Err: index.ErrCondemned},
 		{Err: backup.ErrInvalid}, {Err: errors.New("any")},
 	}
-	for _, r := range []flow.Result{
+	for _, r := range []flow.Received{
 		{Slice: &backup.SliceWalked{}}, {Pack: &backup.PackStored{}}, {Lists: &backup.ListsStored{}}, {Batch: &backup.BatchStored{}},
 	} {
 		for i := range outcomes {

@@ -105,7 +105,7 @@ func (s *Service) writeCatalog(ctx context.Context) error {
 	return s.Index.CatalogWritten(ctx, next)
 }
 
-// catalog returns the operators' settings.
+// catalog returns the operators' settings, and the snapshots that are forgotten.
 func (s *Service) catalog(ctx context.Context) (*journal.Catalog, error) {
 	c := &journal.Catalog{}
 	filers, err := s.Index.ListFilers(ctx, index.FilerFilter{Retired: true})
@@ -129,5 +129,8 @@ func (s *Service) catalog(ctx context.Context) (*journal.Catalog, error) {
 	for i := range policies {
 		c.Policies = append(c.Policies, journal.PolicyOf(&policies[i]))
 	}
-	return c, nil
+	// Also those without a needed record: until it is deleted, it would bring the snapshot back,
+	// whose packs may be gone.
+	c.Forgotten, err = s.Index.ForgottenIDs(ctx)
+	return c, err
 }

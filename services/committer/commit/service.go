@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"iter"
@@ -30,9 +31,11 @@ type Index interface {
 	Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error)
 	Problems(ctx context.Context, id backup.SnapshotID) iter.Seq2[backup.Problem, error]
 	ExpireLeases(ctx context.Context, id backup.SnapshotID) error
+	InHand(ctx context.Context, now time.Time, limit int) ([]index.Work, error)
 	ListFilers(ctx context.Context, f index.FilerFilter) ([]index.FilerStatus, error)
 	ListShards(ctx context.Context, f index.ShardFilter) ([]index.ShardStatus, error)
 	ListPolicies(ctx context.Context) ([]backup.Policy, error)
+	Stops(ctx context.Context) ([]index.Stop, error)
 }
 
 // Options tune a committer; see docs/tuning.md.
@@ -60,8 +63,9 @@ type Options struct {
 	StopTimeout time.Duration
 	// OnEnd, if not nil, is called when a snapshot was committed or failed.
 	OnEnd func(backup.SnapshotID)
-	// OnSnapshot, if not nil, is called when the index has announced that a snapshot began or ended,
-	// whichever process did that, and when there may have been announcements that were not heard.
+	// OnSnapshot, if not nil, is called when the index has announced that a snapshot began or
+	// ended, whichever process did that, and when there may have been announcements that were not
+	// heard.
 	OnSnapshot func()
 	// OnVacant, if not nil, is called when this committer has ended the term of a dead leader.
 	OnVacant func()
@@ -97,7 +101,7 @@ type Service struct {
 	opts        Options
 	holder      string // identifies this process where the index assigns something to one committer
 	log         *slog.Logger
-	results     chan flow.Result
+	results     chan flow.Received
 	wake        chan struct{} // there may be new work to assign
 	freed       chan struct{} // work was settled: there may be room for more
 	settled     chan struct{} // there may be a snapshot to commit
@@ -111,19 +115,19 @@ type Service struct {
 
 	times times
 
-	stats sync.WaitGroup // of requests to the store for packs
+	packChecks sync.WaitGroup // of requests to the store for packs
 
 	commitNanos atomic.Int64 // spent in transactions, and not yet added to a result
 }
 
 // New returns a committer.
 func New(p Parts, o Options) *Service {
-	orDefault(&o.Lease, DefaultLease)
-	orDefault(&o.QueueLease, DefaultQueueLease)
-	orDefault(&o.Poll, DefaultPoll)
-	orDefault(&o.Queued, DefaultQueued)
-	orDefault(&o.Appliers, DefaultAppliers)
-	orDefault(&o.StopTimeout, DefaultStopTimeout)
+	o.Lease = cmp.Or(max(o.Lease, 0), DefaultLease)
+	o.QueueLease = cmp.Or(max(o.QueueLease, 0), DefaultQueueLease)
+	o.Poll = cmp.Or(max(o.Poll, 0), DefaultPoll)
+	o.Queued = cmp.Or(max(o.Queued, 0), DefaultQueued)
+	o.Appliers = cmp.Or(max(o.Appliers, 0), DefaultAppliers)
+	o.StopTimeout = cmp.Or(max(o.StopTimeout, 0), DefaultStopTimeout)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -141,15 +145,9 @@ func New(p Parts, o Options) *Service {
 	}
 	return &Service{
 		Parts: p, opts: o, holder: o.Holder, log: o.Log,
-		results: make(chan flow.Result), wake: make(chan struct{}, 1), freed: make(chan struct{}, 1),
+		results: make(chan flow.Received), wake: make(chan struct{}, 1), freed: make(chan struct{}, 1),
 		settled: make(chan struct{}, 1), vacant: make(chan struct{}, 1), unpublished: make(chan struct{}, 1),
 		leads: o.Alone, governor: newGovernor(), times: keeperTimes,
-	}
-}
-
-func orDefault[T int | time.Duration](v *T, def T) {
-	if *v <= 0 {
-		*v = def
 	}
 }
 
@@ -157,12 +155,12 @@ func orDefault[T int | time.Duration](v *T, def T) {
 // progress, and abandons what is not done within StopTimeout. Run returns even if a goroutine still
 // hangs.
 func (s *Service) Run(ctx context.Context) {
-	hand, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	work, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	done := make(chan struct{})
 	go func() { // ends with the goroutines that it runs; Run waits for it within StopTimeout
 		defer close(done)
-		s.run(ctx, hand)
+		s.run(ctx, work)
 	}()
 	select {
 	case <-done:
@@ -181,11 +179,11 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-// run works until ctx is done, with hand as the context of the work in progress.
-func (s *Service) run(ctx, hand context.Context) {
+// run takes work until ctx is done. work is the context of the work in progress.
+func (s *Service) run(ctx, work context.Context) {
 	var owned sync.WaitGroup
 	owned.Go(func() { s.dispatchLoop(ctx) })
-	owned.Go(func() { s.finishLoop(ctx, hand) })
+	owned.Go(func() { s.finishLoop(ctx, work) })
 	owned.Go(func() { s.reportLoop(ctx) })
 	if !s.opts.Alone {
 		owned.Go(func() { s.keeperLoop(ctx) })
@@ -193,9 +191,9 @@ func (s *Service) run(ctx, hand context.Context) {
 		owned.Go(func() { s.listenLoop(ctx) })
 	}
 	for range s.opts.Appliers {
-		owned.Go(func() { s.applyLoop(ctx, hand) })
+		owned.Go(func() { s.applyLoop(ctx, work) })
 	}
-	s.Conn.ConsumeResults(ctx, 2*applyBatch, func(r flow.Result) { s.receive(ctx, hand, r) })
-	s.stats.Wait()
+	s.Conn.ConsumeResults(ctx, 2*applyBatch, func(r flow.Received) { s.receive(ctx, work, r) })
+	s.packChecks.Wait()
 	owned.Wait()
 }

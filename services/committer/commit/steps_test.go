@@ -166,7 +166,7 @@ func TestTwoCommitters(t *testing.T) {
 	all.Wait()
 	f.wantDone(snap.ID, directories)
 	if n := ends.Load(); n != 1 {
-		t.Errorf("the end was told %d times", n)
+		t.Errorf("the end was reported %d times", n)
 	}
 	if len(f.segments(snap.ID)) == 0 {
 		t.Error("there is no segment")
@@ -335,8 +335,8 @@ func (f *fixture) until(done func() bool) {
 // An announcing index announces one change, and then nothing more.
 type announcing struct{ Index }
 
-func (x announcing) ListenSnapshots(ctx context.Context, told func()) error {
-	told()
+func (x announcing) ListenSnapshots(ctx context.Context, notify func()) error {
+	notify()
 	<-ctx.Done()
 	return ctx.Err()
 }

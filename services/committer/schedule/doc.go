@@ -3,9 +3,10 @@
 //
 // # A tick
 //
-// Every ten seconds a scheduler requests or renews the term of the role "scheduler". The holder of
-// the term also does so when a snapshot has begun or ended anywhere, which the index announces: an
-// end makes a place free. The holder then does five steps, each of which starts from the state of the index at that moment:
+// Every two seconds a scheduler requests or renews the term of the role "scheduler", also during a
+// tick. A tick comes at the beginning of a term, every ten seconds, and when a snapshot has begun
+// or ended anywhere, which the index announces: an end frees a slot. In a tick, the holder of the
+// term does six steps, each of which starts from the state of the index at that moment:
 //
 //	bind    each filer gets the policy that its labels select; shards whose policy, or its
 //	        revision, has changed lose their plans
@@ -17,9 +18,11 @@
 //	        those with the nearest deadlines, within the limits of running snapshots, which
 //	        apply per site
 //	begin   each, in a transaction of its own
+//	forget  snapshots that the rules of their policies do not keep: of each shard after a new
+//	        snapshot, after a change of its policy, and once a day
 //
-// Only parsed schedules are remembered between ticks: changes of a policy, a filer or a shard take
-// effect at the next tick.
+// Parsed schedules are remembered between ticks, and to which shards rules were applied: changes of
+// a policy, a filer or a shard take effect at the next tick.
 //
 // # One leader
 //
@@ -31,12 +34,8 @@
 // nothing. In a term that continues, outdated reads do no harm: a plan is stored only if there is
 // none, and a snapshot is begun only for the plan that the shard still has.
 //
-// # Effects of a crash
-//
-//	while binding or planning   some shards are planned, the others at the next tick
-//	while beginning             some snapshots are begun; the others are still due
-//	between ticks               no scheduler leads until the term has expired; shards that
-//	                            became due meanwhile are still due
+// If a scheduler dies, the shards that it has not planned or begun are planned and begun by the
+// next one ("When something fails" in docs/architecture.md).
 //
 // The end of a snapshot, successful or not, drops the plan of its shard in the same transaction. So
 // a shard is never due twice for one occurrence, a missed run is made up for once, and a backup

@@ -5,10 +5,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/forget"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/policy"
@@ -23,8 +25,12 @@ const Role = "scheduler"
 type Index interface {
 	index.Leading
 	index.Scheduling
+	forget.Index
+	MayDelete(ctx context.Context, d index.Deletion) error
+	Deleted(ctx context.Context, d index.Deletion, complete bool) error
+	Stops(ctx context.Context) ([]index.Stop, error)
 	ListPolicies(ctx context.Context) ([]backup.Policy, error)
-	Clock(ctx context.Context) (time.Time, error)
+	ListShards(ctx context.Context, f index.ShardFilter) ([]index.ShardStatus, error)
 }
 
 // Options tune a scheduler.
@@ -34,8 +40,10 @@ type Options struct {
 	// process has; "": one made of Worker.
 	Holder string
 	Tick   time.Duration
-	// Term is how long no scheduler leads after the leader has died; several times Tick.
-	Term time.Duration
+	// Term is how long a term lasts that is not renewed, and so how long no scheduler leads after
+	// the leader has died unseen; several times Renew, which is how often a scheduler that leads
+	// renews its term, and one that does not lead stands for election.
+	Term, Renew time.Duration
 	// Of running snapshots per site and per filer, including those not begun by the scheduler.
 	Limits policy.Limits
 	Log    *slog.Logger
@@ -47,7 +55,8 @@ type Options struct {
 // Defaults of Options.
 const (
 	DefaultTick            = 10 * time.Second
-	DefaultTerm            = 30 * time.Second
+	DefaultTerm            = 10 * time.Second
+	DefaultRenew           = 2 * time.Second
 	DefaultRunning         = 64
 	DefaultRunningPerFiler = 4
 )
@@ -61,6 +70,9 @@ const (
 	// moveWithin is how long a step may take that queries the index, which answers or fails much
 	// sooner.
 	moveWithin = 5 * time.Minute
+	// tickWithin is how long a tick may take before its term is no longer renewed, so that another
+	// scheduler takes over from one that hangs.
+	tickWithin = 2 * time.Minute
 	// maxMissed bounds the count of missed times of one shard.
 	maxMissed = 1000
 )
@@ -71,12 +83,23 @@ type Scheduler struct {
 	opts   Options
 	log    *slog.Logger
 	holder string
-	term   index.Term // the last that it had
 	parsed map[backup.PolicyID]timetable
-	beat   *health.Beat // while it runs
-	leads  atomic.Bool
-	wake   chan struct{} // a place may have become free
-	vacant chan struct{} // no scheduler leads
+	// applied is what this process knows of the shards whose snapshots it has forgotten by their
+	// policies. After a change of the leader, all policies are applied again.
+	applied map[backup.ShardID]applied
+	beat    *health.Beat  // while it runs
+	wake    chan struct{} // a slot may have become free
+	vacant  chan struct{} // no scheduler leads, or this one has begun to
+
+	standing chan struct{} // full while the index is asked for the term
+	led      atomic.Pointer[lead]
+	ticking  atomic.Pointer[time.Time] // when the tick in progress began; nil: none is
+}
+
+// A lead is the last term of a scheduler.
+type lead struct {
+	index.Term           // zero: it does not lead
+	until      time.Time // by the clock of this machine; the index ends the term later
 }
 
 // A timetable is a policy and its schedule.
@@ -105,7 +128,12 @@ func New(idx Index, o Options) *Scheduler {
 	if o.Holder == "" {
 		o.Holder = o.Worker + "-" + rand.Text()[:8]
 	}
-	return &Scheduler{index: idx, opts: o, log: o.Log, holder: o.Holder, wake: make(chan struct{}, 1), vacant: make(chan struct{}, 1)}
+	if o.Renew <= 0 {
+		o.Renew = DefaultRenew
+	}
+	s := &Scheduler{index: idx, opts: o, log: o.Log, holder: o.Holder, wake: make(chan struct{}, 1), vacant: make(chan struct{}, 1), standing: make(chan struct{}, 1)}
+	s.led.Store(&lead{})
+	return s
 }
 
 // Look requests a tick now, and not only at the next interval, because a snapshot has begun or
@@ -119,11 +147,19 @@ func (s *Scheduler) Stand() { loop.Wake(s.vacant) }
 // Limits returns the limits that apply, of the options or by default.
 func (s *Scheduler) Limits() policy.Limits { return s.opts.Limits }
 
-// Leads reports whether this scheduler leads.
-func (s *Scheduler) Leads() bool { return s.leads.Load() }
+// Leads reports whether this scheduler leads. It may be called concurrently.
+func (s *Scheduler) Leads() bool {
+	led := s.led.Load()
+	return led.Term != (index.Term{}) && time.Now().Before(led.until)
+}
 
-// Run ticks until ctx is done, and then lets another lead.
+// Run ticks until ctx is done, and then lets another lead. Meanwhile it renews its term, or stands
+// for election, also while a tick takes long.
 func (s *Scheduler) Run(ctx context.Context) {
+	var renewing sync.WaitGroup
+	defer s.resign(ctx)
+	defer renewing.Wait()
+	renewing.Go(func() { loop.Every(ctx, s.opts.Renew, func() { s.renew(ctx) }) })
 	tick := time.NewTicker(s.opts.Tick)
 	defer tick.Stop()
 	s.beat = s.opts.Health.Loop("schedule", moveWithin)
@@ -131,13 +167,15 @@ func (s *Scheduler) Run(ctx context.Context) {
 	for {
 		s.beat.Moved()
 		began := time.Now()
-		if err := s.Tick(ctx); err != nil && ctx.Err() == nil {
+		s.ticking.Store(&began)
+		err := s.Tick(ctx)
+		s.ticking.Store(nil)
+		if err != nil && ctx.Err() == nil {
 			s.log.Warn("scheduling failed, will retry", "error", err)
 			s.opts.Metrics.Retry(err)
 		}
 		s.wait(ctx, tick.C, time.Since(began))
 		if ctx.Err() != nil {
-			s.resign(ctx)
 			return
 		}
 	}
@@ -155,7 +193,7 @@ func (s *Scheduler) wait(ctx context.Context, tick <-chan time.Time, took time.D
 		case <-s.vacant:
 			return
 		case <-s.wake:
-			if s.term == (index.Term{}) {
+			if !s.Leads() {
 				continue // the one that leads was asked as well
 			}
 			loop.Pause(ctx, min(restFactor*took, s.opts.Tick))
@@ -165,25 +203,22 @@ func (s *Scheduler) wait(ctx context.Context, tick <-chan time.Time, took time.D
 }
 
 func (s *Scheduler) resign(ctx context.Context) {
-	if s.term == (index.Term{}) {
+	term := s.led.Load().Term
+	if term == (index.Term{}) {
 		return
 	}
 	resigning, cancel := context.WithTimeout(context.WithoutCancel(ctx), resignWithin)
 	defer cancel()
-	if err := s.index.Resign(resigning, s.term); err != nil {
+	if err := s.index.Resign(resigning, term); err != nil {
 		s.log.Debug("ending the scheduler's term failed: it expires by itself", "error", err)
 	}
 }
 
 // Tick does the work that is due now, if this scheduler leads. It must not be called concurrently.
 func (s *Scheduler) Tick(ctx context.Context) error {
-	term, ok, err := s.index.Lead(ctx, Role, s.holder, s.opts.Term)
-	if err != nil {
+	term, err := s.stand(ctx)
+	if err != nil || term == (index.Term{}) {
 		return err
-	}
-	s.tell(term)
-	if !ok {
-		return nil
 	}
 	err = s.lead(ctx, term)
 	if errors.Is(err, index.ErrNotLeading) {
@@ -193,19 +228,42 @@ func (s *Scheduler) Tick(ctx context.Context) error {
 	return err
 }
 
-// tell logs when this scheduler begins and ends to lead.
-func (s *Scheduler) tell(term index.Term) {
-	if term == s.term {
+// renew renews the term between ticks and during a tick, unless that hangs. A new term begins with
+// a tick.
+func (s *Scheduler) renew(ctx context.Context) {
+	if began := s.ticking.Load(); began != nil && time.Since(*began) > tickWithin {
 		return
 	}
+	was := s.led.Load().Term
+	switch term, err := s.stand(ctx); {
+	case err != nil: // ticks report that the index does not answer
+		s.log.Debug("renewing the scheduler's term failed, will retry", "error", err)
+	case term != was && term != (index.Term{}):
+		loop.Wake(s.vacant)
+	}
+}
+
+// stand requests or renews the term. It returns the zero Term if another scheduler leads, and logs
+// when this one begins and ends to lead.
+func (s *Scheduler) stand(ctx context.Context) (index.Term, error) {
+	s.standing <- struct{}{} // the other request ends with the context
+	defer func() { <-s.standing }()
+	asked := time.Now()
+	term, _, err := s.index.Lead(ctx, Role, s.holder, s.opts.Term)
+	if err != nil {
+		return index.Term{}, err
+	}
+	was := s.led.Swap(&lead{term, asked.Add(s.opts.Term)})
+	if term == was.Term {
+		return term, nil
+	}
 	if term == (index.Term{}) {
-		s.log.Info("scheduler: this committer no longer leads", "epoch", s.term.Epoch)
+		s.log.Info("scheduler: this committer no longer leads", "epoch", was.Epoch)
 	} else {
 		s.log.Info("scheduler: this committer leads", "epoch", term.Epoch)
 	}
 	s.opts.Metrics.Leads(term != index.Term{})
-	s.leads.Store(term != index.Term{})
-	s.term = term
+	return term, nil
 }
 
 func (s *Scheduler) lead(ctx context.Context, term index.Term) error {
@@ -228,6 +286,9 @@ func (s *Scheduler) lead(ctx context.Context, term index.Term) error {
 		return err
 	}
 	if err := s.begin(ctx, term, filers); err != nil {
+		return err
+	}
+	if err := s.forget(ctx, term); err != nil {
 		return err
 	}
 	now, err := s.index.Clock(ctx)

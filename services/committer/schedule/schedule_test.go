@@ -11,6 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/policy"
 	"github.com/bctl/bctl/internal/telemetry"
 )
@@ -198,7 +199,7 @@ func TestMarkedBad(t *testing.T) {
 		f.now = time.Date(2026, 3, f.now.Day()+1, 2, 0, 0, 0, time.UTC)
 	}
 	f.now = f.now.Add(-time.Hour)
-	f.must(f.idx.SetBad(f.ctx, f.shard("a").LastGood, "half of it was gone"))
+	f.must(f.idx.SetBad(f.ctx, f.shard("a").LastGood, "tester", "half of it was gone"))
 	if got := f.shard("a"); !got.Bad || !got.Failed.IsZero() {
 		t.Fatalf("%+v, want it bad and not failed", got)
 	}
@@ -215,7 +216,7 @@ func TestMarkedBad(t *testing.T) {
 	}
 }
 
-// A site whose workers have died keeps its places, with snapshots that no worker has taken and with
+// A site whose workers have died keeps its slots, with snapshots that no worker has taken and with
 // one that is half done. The shards of other sites are begun as if the site did not exist.
 func TestDeadSite(t *testing.T) {
 	f := newFixture(t)
@@ -339,8 +340,8 @@ func TestOneLeads(t *testing.T) {
 	first.resign(f.ctx)
 	f.tick(second, "a")
 	f.must(first.Tick(f.ctx))
-	if first.term != (index.Term{}) || second.term.Epoch != 2 {
-		t.Fatalf("terms %+v and %+v", first.term, second.term)
+	if first.led.Load().Term != (index.Term{}) || second.led.Load().Epoch != 2 {
+		t.Fatalf("terms %+v and %+v", first.led.Load(), second.led.Load())
 	}
 }
 
@@ -362,7 +363,51 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A scheduler that leads looks when it is asked to: the next shard gets a place that has become free
+// A scheduler stands for election between its ticks, and keeps its term during a tick that takes
+// longer than a term.
+func TestTermsAndTicks(t *testing.T) {
+	f := newFixture(t)
+	f.filer("nas", nil, "a")
+	f.policy(backup.Policy{Name: "daily", Schedule: "@daily"})
+	if _, ok, err := f.idx.Lead(f.ctx, Role, "dead", time.Second); err != nil || !ok {
+		t.Fatalf("%v, %v", ok, err)
+	}
+	ctx, stop := context.WithCancel(f.ctx)
+	slow := &faultIndex{Index: f.idx, begun: make(chan error, 1), pause: 2 * time.Second}
+	s := f.scheduler(slow, policy.Limits{})
+	s.opts.Tick, s.opts.Term, s.opts.Renew = time.Hour, time.Second, 50*time.Millisecond
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.Run(ctx) }()
+	select {
+	case err := <-slow.begun:
+		f.must(err)
+		if !s.Leads() {
+			t.Error("it does not lead")
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the term of the dead leader has ended, and nobody else schedules")
+	}
+	stop()
+	<-ended
+}
+
+// One that cannot renew its term does not report that it leads when the term has ended.
+func TestLeadsUntilItsTermEnds(t *testing.T) {
+	f := newFixture(t)
+	s := f.scheduler(f.idx, policy.Limits{})
+	s.opts.Term = 100 * time.Millisecond
+	f.must(s.Tick(f.ctx))
+	ended, cancel := context.WithCancel(f.ctx)
+	cancel()
+	for began := time.Now(); s.Leads(); {
+		s.renew(ended)
+		if time.Since(began) > 30*time.Second {
+			t.Fatal("it leads without a term")
+		}
+	}
+}
+
+// A scheduler that leads looks when it is asked to: the next shard gets a slot that has become free
 // before the interval is over. One that does not lead waits for its interval.
 func TestLook(t *testing.T) {
 	f := newFixture(t)
@@ -407,12 +452,14 @@ type faultIndex struct {
 	shard backup.ShardID
 	err   error
 	begun chan error
+	pause time.Duration
 }
 
 func (x *faultIndex) BeginDue(ctx context.Context, t index.Term, p index.Plan, now time.Time) (backup.Snapshot, error) {
 	if x.err != nil && p.Shard == x.shard {
 		return backup.Snapshot{}, x.err
 	}
+	loop.Pause(ctx, x.pause)
 	s, err := x.Index.BeginDue(ctx, t, p, now)
 	if x.begun != nil {
 		x.begun <- err

@@ -17,21 +17,22 @@ import (
 // each write against the true state at that moment, and fails the test when a rule is broken.
 type world struct {
 	*testing.T
-	random   *rand.Rand
-	now      time.Time
-	policies []backup.Policy
-	parsed   map[backup.PolicyID]*policy.Schedule
-	limits   policy.Limits
-	filers   map[backup.FilerID]map[string]string
-	shards   []shardState // by id - 1
-	onFiler  map[backup.FilerID][]backup.ShardID
-	waiting  map[backup.ShardID]bool    // to be planned
-	calendar map[int64][]backup.ShardID // by minute of due
-	ripe     map[backup.ShardID]bool    // whose minute has come
-	ends     map[int64][]backup.ShardID // of running snapshots, by minute
-	running  map[backup.FilerID]int
-	runs     int
-	minute   int64 // up to which due and ends are processed
+	index.Index // nil: no policy has rules of retention, so what they need is not called
+	random      *rand.Rand
+	now         time.Time
+	policies    []backup.Policy
+	parsed      map[backup.PolicyID]*policy.Schedule
+	limits      policy.Limits
+	filers      map[backup.FilerID]map[string]string
+	shards      []shardState // by id - 1
+	onFiler     map[backup.FilerID][]backup.ShardID
+	waiting     map[backup.ShardID]bool    // to be planned
+	calendar    map[int64][]backup.ShardID // by minute of due
+	ripe        map[backup.ShardID]bool    // whose minute has come
+	ends        map[int64][]backup.ShardID // of running snapshots, by minute
+	running     map[backup.FilerID]int
+	runs        int
+	minute      int64 // up to which due and ends are processed
 
 	holder string
 	term   index.Term
@@ -336,7 +337,7 @@ func TestMonth(t *testing.T) {
 			if err := schedulers[acting].Tick(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			led = led || schedulers[acting].term == w.term
+			led = led || schedulers[acting].led.Load().Term == w.term
 		}
 		if led && w.now.Equal(at) && w.refused == before {
 			w.idle()
@@ -363,7 +364,7 @@ func TestMonth(t *testing.T) {
 	}
 }
 
-// If more is due than can run, the nearest deadlines come first, and no place is idle.
+// If more is due than can run, the nearest deadlines come first, and no slot is idle.
 func TestOverload(t *testing.T) {
 	w := newWorld(t, 30, 50, policy.Limits{Running: 10, RunningPerFiler: 4})
 	s := w.scheduler("one")

@@ -69,7 +69,7 @@ func TestMetrics(t *testing.T) {
 
 	// A scheduler that does not lead exports nothing.
 	x.err = nil
-	f.must(f.idx.Resign(f.ctx, s.term))
+	f.must(f.idx.Resign(f.ctx, s.led.Load().Term))
 	_, _, err := f.idx.Lead(f.ctx, Role, "another", time.Hour)
 	f.must(err)
 	f.tick(s)
@@ -119,6 +119,39 @@ type hangingIndex struct {
 func (x hangingIndex) Lead(context.Context, string, string, time.Duration) (index.Term, bool, error) {
 	<-x.hang
 	return index.Term{}, false, nil
+}
+
+// A stuckIndex gives the term to whoever asks, and does not answer what a tick asks.
+type stuckIndex struct{ Index }
+
+func (stuckIndex) Lead(context.Context, string, string, time.Duration) (index.Term, bool, error) {
+	return index.Term{Role: Role, Epoch: 1}, true, nil
+}
+
+func (stuckIndex) Resign(context.Context, index.Term) error { return nil }
+
+func (stuckIndex) ListPolicies(ctx context.Context) ([]backup.Policy, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A scheduler whose tick hangs renews its term for a while, and then no longer leads.
+func TestStuckTickLosesItsTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		s, ended := New(stuckIndex{}, Options{}), make(chan struct{})
+		go func() { defer close(ended); s.Run(ctx) }()
+		time.Sleep(tickWithin) //nolint:forbidigo // the bubble's clock
+		if !s.Leads() {
+			t.Error("it does not lead while its tick takes long")
+		}
+		time.Sleep(DefaultTerm + DefaultRenew) //nolint:forbidigo // the bubble's clock
+		if s.Leads() {
+			t.Error("it leads although its tick hangs")
+		}
+		stop()
+		<-ended
+	})
 }
 
 // /healthz reports a scheduler that hangs; one that only ticks is healthy.

@@ -16,7 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source"
-	"github.com/bctl/bctl/internal/source/faultsource"
+	"github.com/bctl/bctl/internal/source/sourcetest/faultsource"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 

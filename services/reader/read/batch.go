@@ -24,7 +24,7 @@ type batch struct {
 	started  time.Time
 	trace    telemetry.Parent
 	work     *stall.Work
-	counted  atomic.Bool          // it has a place in svc.inHand
+	counted  atomic.Bool          // it has a slot in svc.inHand
 	pages    []page               // while it is read
 	complete []backup.PageVersion // afterwards
 
@@ -66,7 +66,7 @@ func (s *Service) begin(msg *backup.ReadBatch, d delivery) *batch {
 }
 
 func (b *batch) end() {
-	b.putDown()
+	b.giveSlot()
 	b.work.End()
 }
 
@@ -107,7 +107,7 @@ func (s *Service) retrying(b *batch, err error) {
 		s.opts.OnRetry(err)
 		return
 	}
-	s.opts.Log.Warn("read batch will be tried again", "source", b.msg.Job.Source, "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID,
+	s.opts.Log.Warn("read batch will be tried again", "filer", b.msg.Job.FilerName, "shard", b.msg.Job.ShardName, "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID,
 		"attempt", b.msg.Attempt, "error", err)
 }
 
@@ -120,13 +120,13 @@ func (s *Service) attempt(ctx, work context.Context, b *batch) error {
 		s.reading.Give(b.filer())
 		return err
 	}
-	s.packer.begin(b.msg.Job.Snapshot)
+	s.packer.join(b.msg.Job.Snapshot)
 	err := b.read(work)
 	s.reading.Give(b.filer())
 	if stored := b.awaitStored(work); !errors.Is(err, stored) {
 		err = errors.Join(err, stored)
 	}
-	s.packer.end(b.msg.Job.Snapshot)
+	s.packer.leave(b.msg.Job.Snapshot)
 	switch {
 	case errors.Is(err, source.ErrExpired), b.isBlind(err):
 		return b.fail(work, err)

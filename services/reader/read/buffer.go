@@ -22,10 +22,10 @@ const (
 // workers take it.
 type chunkBuffer struct {
 	batch  *batch
-	home   *chunkBuffers
-	filer  backup.FilerID // whose place it has
+	home   *bufferPool
+	filer  backup.FilerID // whose slot it has
 	stuck  bool           // it has been replaced; guarded by the home's mu
-	buf    []byte
+	data   []byte
 	used   int
 	chunks []bufferedChunk
 }
@@ -36,10 +36,10 @@ type bufferedChunk struct {
 	dense       bool // it would hardly compress
 }
 
-func (w *chunkBuffer) free() int { return len(w.buf) - w.used }
+func (buf *chunkBuffer) free() int { return len(buf.data) - buf.used }
 
 // next returns the next n bytes of the buffer, with arbitrary content.
-func (w *chunkBuffer) next(n int) []byte { return w.buf[w.used : w.used+n : w.used+n] }
+func (buf *chunkBuffer) next(n int) []byte { return buf.data[buf.used : buf.used+n : buf.used+n] }
 
 // space returns room for n bytes of the next chunk; addChunk takes the part that was used. A buffer
 // that has less room left is sent to be stored.
@@ -54,11 +54,11 @@ func (b *batch) space(ctx context.Context, n int) ([]byte, error) {
 		if n > smallBufferBytes {
 			from = b.svc.large
 		}
-		w, err := from.take(ctx, b.filer())
+		buf, err := from.take(ctx, b.filer())
 		if err != nil {
 			return nil, err
 		}
-		w.batch, b.buffer = b, w
+		buf.batch, b.buffer = b, buf
 	}
 	return b.buffer.next(n), nil
 }
@@ -68,14 +68,14 @@ func (b *batch) addChunk(data []byte) backup.Ref {
 	started := time.Now()
 	hash := b.hash.Sum(data)
 	b.counts.HashSeconds += time.Since(started).Seconds()
-	w := b.buffer
-	w.chunks = append(w.chunks, bufferedChunk{hash: hash, start: w.used, size: len(data)})
-	w.used += len(data)
+	buf := b.buffer
+	buf.chunks = append(buf.chunks, bufferedChunk{hash: hash, start: buf.used, size: len(data)})
+	buf.used += len(data)
 	return backup.Ref{Chunk: hash.ID(), Length: int64(len(data)), Span: int64(len(data))}
 }
 
-// storeChunk stores data that is not a file's content.
-func (b *batch) storeChunk(ctx context.Context, data []byte) (backup.Ref, error) {
+// bufferChunk makes a chunk of data that is not a file's content, in the buffer.
+func (b *batch) bufferChunk(ctx context.Context, data []byte) (backup.Ref, error) {
 	space, err := b.space(ctx, len(data))
 	if err != nil {
 		return backup.Ref{}, err
@@ -90,91 +90,92 @@ func (b *batch) flush(ctx context.Context) error {
 	if err := b.notStored(); err != nil {
 		return err
 	}
-	w := b.buffer
+	buf := b.buffer
 	b.buffer = nil
-	if w == nil {
+	if buf == nil {
 		return nil
 	}
-	if len(w.chunks) == 0 {
-		w.recycle()
+	if len(buf.chunks) == 0 {
+		buf.recycle()
 		return nil
 	}
 	b.storing.Add(1)
 	select {
-	case b.svc.toStore <- w:
+	case b.svc.toStore <- buf:
 		return nil
 	case <-ctx.Done():
 		b.storing.Done()
-		w.recycle()
+		buf.recycle()
 		return ctx.Err()
 	}
 }
 
-// giveBack recycles a buffer that is left when reading ends.
-func (b *batch) giveBack() {
+// recycleBuffer recycles the buffer that is left when reading ends.
+func (b *batch) recycleBuffer() {
 	if b.buffer != nil {
 		b.buffer.recycle()
 		b.buffer = nil
 	}
 }
 
-// chunkBuffers are all buffers of one size. Each is allocated when it is first needed, and kept.
-type chunkBuffers struct {
-	size   int
-	places *stall.Places
+// A bufferPool has all buffers of one size. It allocates each when it is first needed, and keeps
+// it.
+type bufferPool struct {
+	size  int
+	slots *stall.Slots
 
 	mu    sync.Mutex
 	free  []*chunkBuffer
 	spare int // buffers that may be made to replace stuck ones
 }
 
-// newChunkBuffers returns buffers, at most limit at a time for one filer and twice as many for all
-// filers, and up to spare more to replace stuck ones.
-func newChunkBuffers(limit, spare, size int) *chunkBuffers {
-	return &chunkBuffers{size: size, places: stall.NewPlaces(2*limit, limit), spare: spare}
+// newBufferPool returns a pool of buffers, at most limit at a time for one filer and twice as many
+// for all filers, and up to spare more to replace stuck ones.
+func newBufferPool(limit, spare, size int) *bufferPool {
+	return &bufferPool{size: size, slots: stall.NewSlots(2*limit, limit), spare: spare}
 }
 
 // take waits for a buffer.
-func (p *chunkBuffers) take(ctx context.Context, filer backup.FilerID) (*chunkBuffer, error) {
-	if err := p.places.Take(ctx, filer); err != nil {
+func (p *bufferPool) take(ctx context.Context, filer backup.FilerID) (*chunkBuffer, error) {
+	if err := p.slots.Take(ctx, filer); err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
-	var w *chunkBuffer
+	var buf *chunkBuffer
 	if n := len(p.free); n > 0 {
-		w, p.free = p.free[n-1], p.free[:n-1]
+		buf, p.free = p.free[n-1], p.free[:n-1]
 	}
 	p.mu.Unlock()
-	if w == nil {
-		w = &chunkBuffer{home: p, buf: make([]byte, p.size)}
+	if buf == nil {
+		buf = &chunkBuffer{home: p, data: make([]byte, p.size)}
 	}
-	w.filer = filer
-	return w, nil
+	buf.filer = filer
+	return buf, nil
 }
 
 // replace allows another buffer to be made instead of a stuck one, because a read that hangs may
 // still write to it. It does nothing if too many are stuck already.
-func (p *chunkBuffers) replace(w *chunkBuffer) {
+func (p *bufferPool) replace(buf *chunkBuffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if w.stuck || p.spare == 0 {
+	if buf.stuck || p.spare == 0 {
 		return
 	}
-	w.stuck = true
+	buf.stuck = true
 	p.spare--
-	p.places.Give(w.filer)
+	p.slots.Give(buf.filer)
 }
 
 // recycle makes a buffer free again; a replaced one is discarded.
-func (w *chunkBuffer) recycle() {
-	p := w.home
-	w.batch, w.used, w.chunks = nil, 0, w.chunks[:0]
+func (buf *chunkBuffer) recycle() {
+	p := buf.home
+	buf.batch, buf.used, buf.chunks = nil, 0, buf.chunks[:0]
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if w.stuck {
+	if buf.stuck {
 		p.spare++
 		return
 	}
-	p.free = append(p.free, w)
-	p.places.Give(w.filer)
+	p.free = append(p.free, buf)
+	p.slots.Give(buf.filer)
 }

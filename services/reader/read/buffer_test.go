@@ -10,18 +10,18 @@ import (
 // (I9); when they are returned, the initial state is restored.
 func TestBuffersOfStuckReadsAreBounded(t *testing.T) {
 	const limit, spare = 4, 3
-	p := newChunkBuffers(limit, spare, 16)
+	p := newBufferPool(limit, spare, 16)
 	var taken []*chunkBuffer
 	takeAll := func(filer backup.FilerID) {
-		for p.places.TryTake(filer) {
-			p.places.Give(filer)
+		for p.slots.TryTake(filer) {
+			p.slots.Give(filer)
 			taken = append(taken, must(p.take(t.Context(), filer))(t))
 		}
 	}
 	for range 10 { // the filer hangs with all its buffers, and gets more, again and again
 		takeAll(1)
-		for _, w := range taken {
-			p.replace(w)
+		for _, buf := range taken {
+			p.replace(buf)
 		}
 	}
 	if want := limit + spare; len(taken) != want {
@@ -33,10 +33,10 @@ func TestBuffersOfStuckReadsAreBounded(t *testing.T) {
 	if most := 2*limit + spare; len(taken) != most {
 		t.Errorf("there are %d buffers, want %d", len(taken), most)
 	}
-	for _, w := range taken {
-		w.recycle()
+	for _, buf := range taken {
+		buf.recycle()
 	}
-	if len(p.free) != 2*limit || p.spare != spare || p.places.Taken() != 0 {
-		t.Errorf("%d buffers are kept, %d are spare, %d places are taken", len(p.free), p.spare, p.places.Taken())
+	if len(p.free) != 2*limit || p.spare != spare || p.slots.Taken() != 0 {
+		t.Errorf("%d buffers are kept, %d are spare, %d slots are taken", len(p.free), p.spare, p.slots.Taken())
 	}
 }

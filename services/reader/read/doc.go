@@ -13,14 +13,14 @@
 //	packer.go    seals frames into packs, uploads the packs, and reports them
 //	answer.go    reports the batch when everything that it relies on is durable
 //
-// Beside this way are
+// These files support that:
 //
 //	pace.go      limits a batch to its part of the filer's bytes per second, and follows changes
 //	progress.go  reports how far the batch is
 //	stall.go     sets a batch apart while its filer does not answer
-//	link.go      reads a file once that has several names in the batch
+//	link.go      reads a file that has several names in the batch only once
 //	xattrs.go    reads extended attributes
-//	settle.go    decides how a file is recorded that cannot be read
+//	settle.go    decides how to record a file that cannot be read
 //	last.go      fetches what the last snapshot has of that file
 //	known.go     remembers the chunks that were stored recently
 //	lost.go      checks that the store has the packs that the batch is to rely on
@@ -30,19 +30,20 @@
 //
 //	batch goroutine     open, read, cut, hash ──► buffer ─┐        (Options.Batches)
 //	store workers       dedup, compress, seal ◄───────────┘──► pack (Options.Workers)
-//	uploads             PUT ──► PackStored ──► BatchStored           (Options.Uploads)
+//	uploads             PUT ──► PackStored                           (Options.Uploads)
+//	batch goroutine     waits for its packs ──► BatchStored
 //
 // # Many filers
 //
 // A slow or dead filer delays no other. Batches in progress, batches being read, and buffers are
-// limited by places: a filer has no more than a limit (Options.InHand, Options.Batches), and no
+// limited by slots: a filer has no more than a limit (Options.InHand, Options.Batches), and no
 // more than are free, so that some always remain for another filer. A batch of a filer with too
 // many in progress is handed back.
 //
 // A batch whose filer has not answered a call for Options.StallAfter is stalled: its delivery is
-// ended, its places are given back, and no pack waits for it. Its goroutine keeps waiting, reports
+// ended, its slots are given back, and no pack waits for it. Its goroutine keeps waiting, reports
 // renew its lease, and when the filer answers it continues. At most 256 batches are stalled;
-// further ones keep their places, and in the end nothing more is taken.
+// further ones keep their slots, and in the end nothing more is taken.
 //
 // # Memory
 //
@@ -66,21 +67,15 @@
 //
 // # Failure
 //
-//	a reader dies               another attempt reads the batch again; packs uploaded in vain
-//	                            are orphans, which garbage collection deletes
-//	a reader is stopped         it finishes its work in progress within Options.StopTimeout, with
-//	                            packs that no longer wait to be filled, and hands back the rest,
-//	                            including work that hangs in the kernel
-//	a filer does not answer     its batches stall, and wait
-//	a source snapshot expires   the snapshot fails: files missing then were not deleted
-//	the root is not the one     the batch is handed back, for a reader that sees the right one;
-//	that was walked             if none does, the snapshot fails
+// "When something fails" in docs/architecture.md describes failures of processes, filers and
+// servers. Queries of the index are repeated for minutes before a batch is handed back. In the
+// tree,
+//
 //	a file changes while read   it is read up to three times; then the last content is kept,
 //	                            and flagged
 //	a file is gone              it is left out of the listing and counted, once it is verified
 //	                            that root and mounts are still those that were walked
-//	a directory is gone         so are the files to be read; the directory is flagged, or the
-//	                            files are
+//	a directory is gone         its files are gone, too; the directory or each file is flagged
 //	a file is stale             it is opened once more, by its path
 //	a file cannot be read       it is a problem; the last good copy is carried forward, flagged
 //	xattrs cannot be read       they are a problem; those of the last snapshot stay, flagged
@@ -88,8 +83,4 @@
 //	memory or descriptors
 //	the store lacks a pack      the part of its content that is read is stored again; a warning
 //	                            names the pack
-//	the index is unavailable    queries are repeated for minutes; then the batch is handed back
-//	the store is unavailable    its client retries for minutes; then the batch is handed back
-//	the store refuses writes    all work in progress is handed back, to another reader
-//	                            (Options.Refused)
 package read

@@ -57,8 +57,8 @@ func TestAllBatchesOfALostPackFail(t *testing.T) {
 	f.announce(f.pagesOf("a"), f.pagesOf("b"), f.pagesOf("c"), f.pagesOf(""))
 	messages := []*backup.ReadBatch{f.claim(), f.claim(), f.claim(), f.claim()}
 	f.store.bad = []func(func() error) error{func(func() error) error { return errPower }}
-	f.reader.packer.begin(f.snap.ID) // so that nothing is flushed before all batches are read
-	errs := f.readAll(messages, func() { f.reader.packer.end(f.snap.ID) })
+	f.reader.packer.join(f.snap.ID) // so that nothing is flushed before all batches are read
+	errs := f.readAll(messages, func() { f.reader.packer.leave(f.snap.ID) })
 	for i, err := range errs[:3] {
 		if !errors.Is(err, errPower) {
 			t.Errorf("batch %d: error %v", i, err)

@@ -100,7 +100,8 @@ func (b *batch) steadyContent(ctx context.Context, f source.File, before *backup
 	}
 }
 
-// content reads the file's data: a small file as one chunk, and a large or sparse one with a splitter.
+// content reads the file's data: a small file as one chunk, and a large or sparse one with a
+// splitter.
 func (b *batch) content(ctx context.Context, f source.File, e *backup.Entry) (backup.Content, error) {
 	if e.Size == 0 {
 		return backup.Content{}, nil
@@ -147,7 +148,10 @@ func (b *batch) readFull(ctx context.Context, f io.ReaderAt, p []byte, offset in
 		piece := p[n:]
 		if b.pace.limited() {
 			piece = piece[:min(len(piece), paceBytes)]
-			if err := b.pace.wait(ctx, len(piece)); err != nil {
+			asked := time.Now()
+			err := b.pace.wait(ctx, len(piece))
+			b.at.held += time.Since(asked)
+			if err != nil {
 				return n, err
 			}
 		}
@@ -182,7 +186,7 @@ func sameFile(a, b *backup.Entry) bool {
 // walker saw.
 func (b *batch) describe(p *page, e, now *backup.Entry) {
 	if !sameFile(e, now) {
-		p.again = true // the page's fingerprint is of the walker's view
+		p.revisit = true // the page's fingerprint is of the walker's view
 	}
 	flags := e.Flags &^ backup.Racy
 	if listing.IsRacy(b.msg.Job.Compare, now, b.racyFrom) {

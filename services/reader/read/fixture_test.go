@@ -378,7 +378,7 @@ func (f *fixture) fill(data []byte, at int64, c backup.Content) int64 {
 func (f *fixture) chunk(id backup.ChunkID) []byte {
 	f.Helper()
 	var at index.Location
-	for _, at = range must(f.idx.LocateAllCopies(f.ctx, []backup.ChunkID{id}))(f)[0] {
+	for _, at = range must(f.idx.LocateReadableCopies(f.ctx, []backup.ChunkID{id}))(f)[0] {
 		if n, err := f.store.Store.Stat(f.ctx, store.PackName(at.Snapshot, at.Object)); err == nil && n == at.Bytes {
 			break // the other packs are lost
 		}

@@ -20,8 +20,8 @@ import (
 // and nothing for a file that is not read.
 
 const (
-	// maxPackChecks is how many answers of the store are kept: a few megabytes. With more packs, the
-	// store is asked again.
+	// maxPackChecks is how many answers of the store are kept: a few megabytes. With more packs,
+	// the store is asked again.
 	maxPackChecks = 16 << 10
 	// statsAtATime is how many packs one buffer asks for concurrently.
 	statsAtATime = 8
@@ -134,8 +134,8 @@ func (s *Service) LostPacks() int {
 	return s.packChecks.lost
 }
 
-// replaceLost replaces locations in packs that the store does not have by others of the same chunk or,
-// if there are none, by the zero location: then the chunk is stored again.
+// replaceLost replaces locations in packs that the store does not have by others of the same chunk
+// or, if there are none, by the zero location: then the chunk is stored again.
 func (s *Service) replaceLost(ctx context.Context, ids []backup.ChunkID, found []index.Location) error {
 	intact, err := s.intactOf(ctx, found)
 	if err != nil {

@@ -131,7 +131,7 @@ func (s *Service) applyLimits(ctx context.Context) {
 			}
 		})
 	case ctx.Err() != nil, errors.Is(err, backup.ErrUnavailable):
-		s.opts.Log.Debug("the limits of filers are not known now; batches in hand keep theirs", "error", err)
+		s.opts.Log.Debug("the limits of filers are not known now; batches in progress keep theirs", "error", err)
 	default: // for instance the privileges of an earlier version
 		s.warnLimits.Do(func() {
 			s.opts.Log.Warn("this reader cannot see the limits of filers; a changed limit applies to new batches only", "error", err)

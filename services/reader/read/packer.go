@@ -71,8 +71,9 @@ type packer struct {
 	svc    *Service
 	sealer *seal.Sealer
 
-	// mu guards open and held. It is held while a full pack waits for an upload, so that all batches
-	// that add frames wait too. Everything else has a lock of its own, which is never held for long.
+	// mu guards open and held. It is held while a full pack waits for an upload, so that all
+	// batches that add frames wait too. Everything else has a lock of its own, which is never held
+	// for long.
 	mu   sync.Mutex
 	open map[backup.SnapshotID]*openPack
 	held int // bytes in open packs
@@ -317,14 +318,14 @@ func (p *packer) due(open *openPack) time.Time {
 	return due
 }
 
-// begin and end enclose the time in which a batch of the snapshot may add to packs.
-func (p *packer) begin(snapshot backup.SnapshotID) {
+// join notes that a batch of the snapshot may add frames, until it calls leave.
+func (p *packer) join(snapshot backup.SnapshotID) {
 	p.using.Lock()
 	defer p.using.Unlock()
 	p.uses[snapshot] = use{batches: p.uses[snapshot].batches + 1}
 }
 
-func (p *packer) end(snapshot backup.SnapshotID) {
+func (p *packer) leave(snapshot backup.SnapshotID) {
 	p.using.Lock()
 	defer p.using.Unlock()
 	left := p.uses[snapshot].batches - 1

@@ -20,7 +20,7 @@ func TestSnapshotsDoNotWaitForEachOther(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"a": treetest.File(random(1, 1<<20))})
 	msg := f.batchOf("")
 	s := f.newReader(Options{Linger: 50 * time.Millisecond})
-	s.packer.begin(backup.NewSnapshotID())
+	s.packer.join(backup.NewSnapshotID())
 	ctx, cancel := context.WithTimeout(f.ctx, time.Minute)
 	defer cancel()
 	if err := s.try(ctx, msg); err != nil {
@@ -97,9 +97,9 @@ func TestUsesAreForgotten(t *testing.T) {
 	s := f.newReader(Options{})
 	for range 100 {
 		id := backup.NewSnapshotID()
-		s.packer.begin(id)
+		s.packer.join(id)
 		s.packer.addTo(f, id, 1, 10)
-		s.packer.end(id)
+		s.packer.leave(id)
 	}
 	f.until(func() bool { s.packer.using.Lock(); defer s.packer.using.Unlock(); return len(s.packer.uses) == 0 })
 }
@@ -112,7 +112,7 @@ func TestSlowStoreBlocksOnlyNewChunks(t *testing.T) {
 	f.store.bad = []func(func() error) error{func(func() error) error { <-hang; return nil }}
 	s := f.newReader(Options{Uploads: 1})
 	snapshot := backup.NewSnapshotID()
-	s.packer.begin(snapshot)
+	s.packer.join(snapshot)
 	const frameBytes = 4 << 20
 	var frames atomic.Int64
 	added := make(chan struct{})
@@ -126,8 +126,8 @@ func TestSlowStoreBlocksOnlyNewChunks(t *testing.T) {
 	// The last frame of the second pack has to wait until the first pack is uploaded.
 	f.until(func() bool { return frames.Load() == 2*pack.TargetBytes/frameBytes-1 && s.packer.isBlocked() })
 	s.packer.durable(backup.NewPackID())
-	s.packer.begin(snapshot)
-	s.packer.end(snapshot)
+	s.packer.join(snapshot)
+	s.packer.leave(snapshot)
 	if !s.packer.isBlocked() {
 		t.Error("chunks are added although no upload is free")
 	}

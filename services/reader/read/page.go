@@ -15,7 +15,7 @@ import (
 type page struct {
 	backup.Page
 	version backup.PageVersion
-	again   bool     // the next snapshot must look at it again
+	revisit bool     // the next snapshot must look at it again
 	old     *oldPage // nil until it is needed
 }
 
@@ -33,7 +33,7 @@ func (b *batch) read(ctx context.Context) error {
 	}
 	b.tree = tree
 	defer tree.Close()
-	defer b.giveBack()
+	defer b.recycleBuffer()
 	now, behind := tree.Clock()
 	b.racyFrom = backup.TimeOf(now.Add(-behind))
 	for i := range b.pages {
@@ -42,7 +42,7 @@ func (b *batch) read(ctx context.Context) error {
 		}
 	}
 	// The data is trusted only if all mounts of the tree are still mounted.
-	if err := source.Believe(ctx, tree, b.msg.Mounts); err != nil {
+	if err := source.CheckTree(ctx, tree, b.msg.Mounts); err != nil {
 		return err
 	}
 	if err := b.flush(ctx); err != nil {
@@ -67,7 +67,7 @@ func (b *batch) decode() error {
 type pageDir struct {
 	dir    source.Directory // nil if err is not
 	err    error
-	proven bool // another entry proved that it is of the tree that was walked (believeGone)
+	proven bool // another entry proved that it is of the tree that was walked (confirmGone)
 
 	// gone: the directory is not at its path any more. stays: it was still there after an entry in
 	// it had vanished.
@@ -136,7 +136,7 @@ func (b *batch) readEntry(ctx context.Context, at *pageDir, p *page, e *backup.E
 	e.Flags &^= backup.Wanted | backup.XattrsWanted
 	size := e.Size
 	b.fileBegins(size)
-	err = b.again(ctx, at, p, func(last bool) error { return b.readFile(ctx, at, p, e, last) })
+	err = b.retryStale(ctx, at, p, func(last bool) error { return b.readFile(ctx, at, p, e, last) })
 	if keep, err = b.settle(ctx, at, p, e, err); err != nil {
 		return false, err
 	}
@@ -149,9 +149,10 @@ func (b *batch) readEntry(ctx context.Context, at *pageDir, p *page, e *backup.E
 	return true, nil
 }
 
-// again calls read, unless the directory could not be opened. If the file server reports a stale
-// handle, the directory is opened once more, by its path, and read is called for the last time.
-func (b *batch) again(ctx context.Context, at *pageDir, p *page, read func(last bool) error) error {
+// retryStale calls read, unless the directory could not be opened. If the file server reports a
+// stale handle, the directory is opened once more, by its path, and read is called for the last
+// time.
+func (b *batch) retryStale(ctx context.Context, at *pageDir, p *page, read func(last bool) error) error {
 	err := at.err
 	if err == nil {
 		err = read(false)
@@ -173,7 +174,7 @@ func (b *batch) encode() error {
 	for i := range b.pages {
 		p := &b.pages[i]
 		v := p.version
-		if p.again {
+		if p.revisit {
 			v.Fingerprint = backup.Fingerprint{}
 		}
 		var err error

@@ -1,6 +1,11 @@
 package read
 
-import "github.com/bctl/bctl/internal/backup"
+import (
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+)
 
 // Progress is reported per file, and within a file per reportBytes or more: a batch may take
 // minutes, if the filer's limit is low or a file is large.
@@ -9,9 +14,10 @@ const reportBytes = paceBytes
 
 // An advance is how far a batch is. Only the reading goroutine uses it.
 type advance struct {
-	wanted int64 // total size of the files to read
-	done   int64 // total size of those that are done
-	read   int64 // bytes read so far, of all files
+	wanted int64         // total size of the files to read
+	done   int64         // total size of those that are done
+	read   int64         // bytes read so far, of all files
+	held   time.Duration // waited because of the filer's read limit
 
 	// Of the file that is being read:
 	size       int64
@@ -70,5 +76,7 @@ func (b *batch) fileEnds(kept bool, size int64) {
 // report adds to the next report the opens, and their time, since the last one.
 func (b *batch) report(p backup.Progress) {
 	p.Opens, p.OpenSeconds = b.work.Opens()
-	b.svc.Report.AddRead(b.msg.Job.Snapshot, b.msg.ID, p, b.at.read, b.at.share())
+	b.svc.Report.AddRead(b.msg.Job.Snapshot, b.msg.ID, p, flow.BatchState{
+		ReadBytes: b.at.read, ShareDone: b.at.share(), HeldSeconds: b.at.held.Seconds(),
+	})
 }

@@ -158,8 +158,8 @@ func TestPacksFullOfTinyFiles(t *testing.T) {
 	for range batches {
 		messages = append(messages, f.claim())
 	}
-	f.reader.packer.begin(f.snap.ID) // so that nothing is flushed before all batches are read
-	for _, err := range f.readAll(messages, func() { f.reader.packer.end(f.snap.ID) }) {
+	f.reader.packer.join(f.snap.ID) // so that nothing is flushed before all batches are read
+	for _, err := range f.readAll(messages, func() { f.reader.packer.leave(f.snap.ID) }) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +231,7 @@ func TestManySnapshotsShareThePacks(t *testing.T) {
 	ids := make([]backup.SnapshotID, snapshots)
 	for i := range ids {
 		ids[i] = backup.NewSnapshotID()
-		s.packer.begin(ids[i]) // so that nothing is flushed because all batches are idle
+		s.packer.join(ids[i]) // so that nothing is flushed because all batches are idle
 	}
 	for n := range snapshots * frames {
 		s.packer.addTo(f, ids[n%snapshots], n, frameBytes)
@@ -240,7 +240,7 @@ func TestManySnapshotsShareThePacks(t *testing.T) {
 		}
 	}
 	for _, id := range ids {
-		s.packer.end(id)
+		s.packer.leave(id)
 	}
 	f.until(func() bool { mu.Lock(); defer mu.Unlock(); return storedBytes >= snapshots*frames*frameBytes })
 	if mean := storedBytes / packs; mean < frames*frameBytes/3 {

@@ -109,11 +109,11 @@ type Service struct {
 	compress *pack.Compressor
 	known    *known
 	packer   *packer
-	watch    *stall.Watch  // of the batches in progress
-	inHand   *stall.Places // for batches in progress that are not stalled
-	reading  *stall.Places // for batches that are being read
-	small    *chunkBuffers
-	large    *chunkBuffers
+	watch    *stall.Watch // of the batches in progress
+	inHand   *stall.Slots // for batches in progress that are not stalled
+	reading  *stall.Slots // for batches that are being read
+	small    *bufferPool
+	large    *bufferPool
 	toStore  chan *chunkBuffer // full ones
 
 	packChecks packChecks
@@ -159,10 +159,10 @@ func New(p Parts, o Options) (*Service, error) {
 		Parts: p, opts: o, compress: compress,
 		known:   newKnown(),
 		watch:   stall.NewWatch(o.StallAfter, maxStalled),
-		inHand:  stall.NewPlaces(2*o.InHand, o.InHand),
-		reading: stall.NewPlaces(allFilers*o.Batches, o.Batches),
-		small:   newChunkBuffers(allFilers*o.Batches/2+o.Workers, 2*o.Batches, smallBufferBytes),
-		large:   newChunkBuffers(largeBuffers+o.Workers, 2*largeBuffers, largeBufferBytes),
+		inHand:  stall.NewSlots(2*o.InHand, o.InHand),
+		reading: stall.NewSlots(allFilers*o.Batches, o.Batches),
+		small:   newBufferPool(allFilers*o.Batches/2+o.Workers, 2*o.Batches, smallBufferBytes),
+		large:   newBufferPool(largeBuffers+o.Workers, 2*largeBuffers, largeBufferBytes),
 		toStore: make(chan *chunkBuffer),
 	}
 	s.Index = patient{p.Index, s}

@@ -20,11 +20,11 @@ import (
 func (b *batch) settle(ctx context.Context, at *pageDir, p *page, e *backup.Entry, err error) (keep bool, fatal error) {
 	if err == nil {
 		if e.Flags&backup.Provisional != 0 {
-			p.again = true
+			p.revisit = true
 		}
 		return true, nil
 	}
-	p.again = true
+	p.revisit = true
 	if b.isFatal(ctx, err) {
 		return false, err
 	}
@@ -58,14 +58,14 @@ func (b *batch) blame(ctx context.Context, err error) error {
 // report that something is missing: the directory is flagged or, on a page without its attributes,
 // the entry is kept without the content that could not be read.
 func (b *batch) vanished(ctx context.Context, at *pageDir, p *page, e *backup.Entry) (keep bool, err error) {
-	if err := b.believeGone(ctx, at, p, e.Name); err != nil {
+	if err := b.confirmGone(ctx, at, p, e.Name); err != nil {
 		return false, err
 	}
 	gone, err := b.isDirectoryGone(ctx, at, p)
 	if err != nil {
 		return false, err
 	}
-	p.again = true
+	p.revisit = true
 	b.counts.Vanished++
 	if gone && p.Self == nil {
 		e.Flags &^= backup.XattrsWanted
@@ -109,12 +109,12 @@ func (b *batch) isDirectoryGone(ctx context.Context, at *pageDir, p *page) (bool
 	return at.gone, nil
 }
 
-// believeGone returns nil if an entry can be trusted to be gone. If the root of the tree has no
-// identity of its own, another entry that the walker saw in the directory must still exist, or at
-// least the directory.
-func (b *batch) believeGone(ctx context.Context, at *pageDir, p *page, name string) error {
+// confirmGone returns nil if an entry is certainly gone. If the root of the tree has no identity of
+// its own, another entry that the walker saw in the directory must still exist, or at least the
+// directory.
+func (b *batch) confirmGone(ctx context.Context, at *pageDir, p *page, name string) error {
 	path := backup.Join(p.Path, name)
-	if err := source.Believe(ctx, b.tree, source.MountsAbove(b.msg.Mounts, path)); err != nil {
+	if err := source.CheckTree(ctx, b.tree, source.MountsAbove(b.msg.Mounts, path)); err != nil {
 		return err
 	}
 	if job := &b.msg.Job; at.proven || source.IsProven(job.Root, b.tree.Root(), job.Compare) {

@@ -56,7 +56,7 @@ func (s *splitter) extent(ctx context.Context, hole, start, length int64) error 
 			space, have = space[n:], have-n
 			s.refs.add(ref)
 			if s.refs.full() {
-				if space, err = s.storeRefs(ctx, space[:have]); err != nil {
+				if space, err = s.collapseRefs(ctx, space[:have]); err != nil {
 					return err
 				}
 			}
@@ -65,11 +65,11 @@ func (s *splitter) extent(ctx context.Context, hole, start, length int64) error 
 	return nil
 }
 
-// storeRefs stores the full list of refs as a chunk. Data that is not cut yet lies where that chunk
-// goes, and is moved behind it.
-func (s *splitter) storeRefs(ctx context.Context, uncut []byte) (moved []byte, err error) {
+// collapseRefs makes a list chunk of the full list of refs. Data that is not cut yet lies where
+// that chunk goes, and is moved behind it.
+func (s *splitter) collapseRefs(ctx context.Context, uncut []byte) (moved []byte, err error) {
 	s.rest = append(s.rest[:0], uncut...)
-	if err := s.refs.store(ctx, s.batch, 0); err != nil || len(s.rest) == 0 {
+	if err := s.refs.collapse(ctx, s.batch, 0); err != nil || len(s.rest) == 0 {
 		return nil, err
 	}
 	moved, err = s.batch.space(ctx, len(s.rest))
@@ -97,17 +97,17 @@ func (s *splitter) space(ctx context.Context, want, have int) ([]byte, error) {
 	return space, err
 }
 
-// A refTree collects the refs of one file. A level that becomes too long is stored as a list chunk,
+// A refTree collects the refs of one file. A level that becomes too long goes into a list chunk,
 // and becomes one ref of the level above.
 type refTree struct{ levels [][]backup.Ref }
 
-// inlineRefs is how many refs a listing holds; more are stored as a list chunk.
+// inlineRefs is how many refs a listing holds; more go into a list chunk.
 const inlineRefs = 4
 
 // listRefs is how many refs a list chunk has, so that their ids fit into a message; fewer in tests.
 var listRefs = 1 << 14
 
-// add adds a ref of the data. If the tree is full afterwards, its refs must be stored.
+// add adds a ref of the data. If the tree is full afterwards, its refs must be collapsed.
 func (t *refTree) add(ref backup.Ref) {
 	if len(t.levels) == 0 {
 		t.levels = append(t.levels, nil)
@@ -125,13 +125,13 @@ func (t *refTree) addAt(ctx context.Context, b *batch, level int, ref backup.Ref
 	if len(t.levels[level]) < listRefs {
 		return nil
 	}
-	return t.store(ctx, b, level)
+	return t.collapse(ctx, b, level)
 }
 
-// store makes a list chunk of a level.
-func (t *refTree) store(ctx context.Context, b *batch, level int) error {
+// collapse makes a list chunk of a level, and adds one ref of it to the level above.
+func (t *refTree) collapse(ctx context.Context, b *batch, level int) error {
 	refs := t.levels[level]
-	ref, err := b.storeChunk(ctx, listing.EncodeRefs(nil, backup.Content{Depth: level, Refs: refs}))
+	ref, err := b.bufferChunk(ctx, listing.EncodeRefs(nil, backup.Content{Depth: level, Refs: refs}))
 	if err != nil {
 		return err
 	}
@@ -143,9 +143,9 @@ func (t *refTree) store(ctx context.Context, b *batch, level int) error {
 	return t.addAt(ctx, b, level+1, ref)
 }
 
-// finish returns the content, and stores all levels but the last.
+// finish collapses levels until the last one has at most inlineRefs refs, and returns that level.
 func (t *refTree) finish(ctx context.Context, b *batch) (backup.Content, error) {
-	for level := 0; level < len(t.levels); level++ { //nolint:intrange // storing a level adds to the next, which may be new
+	for level := 0; level < len(t.levels); level++ { //nolint:intrange // collapsing a level adds to the next, which may be new
 		refs := t.levels[level]
 		top := level == len(t.levels)-1
 		if top && len(refs) <= inlineRefs {
@@ -154,7 +154,7 @@ func (t *refTree) finish(ctx context.Context, b *batch) (backup.Content, error) 
 		if len(refs) == 0 {
 			continue
 		}
-		if err := t.store(ctx, b, level); err != nil {
+		if err := t.collapse(ctx, b, level); err != nil {
 			return backup.Content{}, err
 		}
 	}

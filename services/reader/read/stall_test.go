@@ -122,7 +122,7 @@ var twoDirectories = treetest.Tree{
 }
 
 // A filer that hangs takes nothing from others, nor from its own batches that do not hang: no
-// token, no place in progress, no buffer, and no pack waits for it.
+// token, no slot in progress, no buffer, and no pack waits for it.
 func TestStalledBatchKeepsNothingFromOthers(t *testing.T) {
 	packsStayOpen(t)
 	f := newFixture(t, twoDirectories)
@@ -153,9 +153,9 @@ func TestStalledBatchKeepsNothingFromOthers(t *testing.T) {
 	if n := s.packer.busy(); n != 0 {
 		t.Errorf("%d may add to packs", n)
 	}
-	for name, places := range map[string]*stall.Places{"reading": s.reading, "in hand": s.inHand, "small buffers": s.small.places} {
-		if n := places.Taken(); n != 0 {
-			t.Errorf("%s: %d places are taken", name, n)
+	for name, slots := range map[string]*stall.Slots{"reading": s.reading, "in hand": s.inHand, "small buffers": s.small.slots} {
+		if n := slots.Taken(); n != 0 {
+			t.Errorf("%s: %d slots are taken", name, n)
 		}
 	}
 	if s.small.spare != 2 {
@@ -175,7 +175,7 @@ func (f *fixture) wantTreeOf(path string) {
 }
 
 // A filer that is slow, but does not stall, has no more than its share in progress.
-func TestCrowdedFilerLeavesPlaces(t *testing.T) {
+func TestCrowdedFilerLeavesSlots(t *testing.T) {
 	f := newFixture(t, treetest.Tree{
 		"1": treetest.Dir(), "1/hangs": treetest.File("1"), "2": treetest.Dir(), "2/hangs": treetest.File("2"),
 		"good": treetest.Dir(), "good/file": treetest.File("good"),
@@ -361,24 +361,24 @@ func TestAnotherReaderTakesWhatIsHandedBack(t *testing.T) {
 	f.wantTree()
 }
 
-// A stalled batch gives back its places, and takes again what it needs to continue.
-func TestStalledBatchGivesBackItsPlaces(t *testing.T) {
+// A stalled batch gives back its slots, and takes again what it needs to continue.
+func TestStalledBatchGivesBackItsSlots(t *testing.T) {
 	f := newFixture(t, nil)
 	s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, Options{})
 	d := make(told, 8)
 	b := s.begin(&backup.ReadBatch{}, d)
 	if !s.inHand.TryTake(b.filer()) {
-		t.Fatal("there is no place for one batch")
+		t.Fatal("there is no slot for one batch")
 	}
 	b.counted.Store(true)
 	s.reading.Force(b.filer())
-	s.packer.begin(b.msg.Job.Snapshot)
-	b.Stalled()
+	s.packer.join(b.msg.Job.Snapshot)
+	b.Stalled(true)
 	d.wants(t, "stalled")
 	if s.inHand.Taken() != 0 || s.reading.Taken() != 0 || s.packer.busy() != 0 {
-		t.Error("the stalled batch keeps its places")
+		t.Error("the stalled batch keeps its slots")
 	}
-	b.Resumed()
+	b.Resumed(time.Second)
 	if s.reading.Taken() != 1 || s.packer.busy() != 1 {
 		t.Error("the batch does not take part again")
 	}

@@ -18,10 +18,10 @@ func (s *Service) storeBuffers(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case w := <-s.toStore:
-			b := w.batch
-			err := s.storeBuffer(ctx, w, &f)
-			w.recycle()
+		case buf := <-s.toStore:
+			b := buf.batch
+			err := s.storeBuffer(ctx, buf, &f)
+			buf.recycle()
 			b.bufferStored(err)
 		}
 	}
@@ -35,8 +35,8 @@ type framer struct {
 	ids        []backup.ChunkID
 }
 
-func (s *Service) storeBuffer(ctx context.Context, w *chunkBuffer, f *framer) error {
-	fresh, err := s.dedup(ctx, w)
+func (s *Service) storeBuffer(ctx context.Context, buf *chunkBuffer, f *framer) error {
+	fresh, err := s.dedup(ctx, buf)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (s *Service) storeBuffer(ctx context.Context, w *chunkBuffer, f *framer) er
 	// uncompressed, and the others compress better alone.
 	for i := range fresh {
 		c := &fresh[i]
-		c.dense = pack.Dense(w.buf[c.start : c.start+c.size])
+		c.dense = pack.Dense(buf.data[c.start : c.start+c.size])
 	}
 	slices.SortStableFunc(fresh, func(a, b bufferedChunk) int { return cmp.Compare(order(a.dense), order(b.dense)) })
 	for len(fresh) > 0 {
@@ -53,7 +53,7 @@ func (s *Service) storeBuffer(ctx context.Context, w *chunkBuffer, f *framer) er
 			size += fresh[n].size
 			n++
 		}
-		if err := s.storeFrame(ctx, w, f, fresh[:n], size); err != nil {
+		if err := s.storeFrame(ctx, buf, f, fresh[:n], size); err != nil {
 			return err
 		}
 		fresh = fresh[n:]
@@ -63,17 +63,17 @@ func (s *Service) storeBuffer(ctx context.Context, w *chunkBuffer, f *framer) er
 
 // dedup finds out which chunks of the buffer are stored already, makes the batch rely on their
 // packs, and returns the other chunks.
-func (s *Service) dedup(ctx context.Context, w *chunkBuffer) (fresh []bufferedChunk, err error) {
-	b := w.batch
-	refs := make([]*packRef, len(w.chunks))
+func (s *Service) dedup(ctx context.Context, buf *chunkBuffer) (fresh []bufferedChunk, err error) {
+	b := buf.batch
+	refs := make([]*packRef, len(buf.chunks))
 	if b.msg.Attempt <= 1 {
 		// A later attempt may exist because a pack was condemned, which only the index knows.
-		refs = s.known.find(w.chunks)
+		refs = s.known.find(buf.chunks)
 	}
 	var ask []backup.ChunkID
-	for i := range w.chunks {
+	for i := range buf.chunks {
 		if refs[i] == nil {
-			ask = append(ask, w.chunks[i].hash.ID())
+			ask = append(ask, buf.chunks[i].hash.ID())
 		}
 	}
 	var found []index.Location
@@ -87,7 +87,7 @@ func (s *Service) dedup(ctx context.Context, w *chunkBuffer) (fresh []bufferedCh
 	}
 	next := 0
 	seen := make(map[backup.ChunkID]struct{}, len(ask))
-	for i := range w.chunks {
+	for i := range buf.chunks {
 		if refs[i] != nil {
 			b.relyOn(refs[i])
 			continue
@@ -98,12 +98,12 @@ func (s *Service) dedup(ctx context.Context, w *chunkBuffer) (fresh []bufferedCh
 			b.relyOn(s.packer.durable(at.Pack))
 			continue
 		}
-		id := w.chunks[i].hash.ID()
+		id := buf.chunks[i].hash.ID()
 		if _, twice := seen[id]; twice {
 			continue
 		}
 		seen[id] = struct{}{}
-		fresh = append(fresh, w.chunks[i])
+		fresh = append(fresh, buf.chunks[i])
 	}
 	return fresh, nil
 }
@@ -125,9 +125,9 @@ func order(dense bool) int {
 }
 
 // storeFrame compresses some chunks together and adds them to a pack.
-func (s *Service) storeFrame(ctx context.Context, w *chunkBuffer, f *framer, chunks []bufferedChunk, size int) error {
-	b := w.batch
-	raw := f.gather(w, chunks, size)
+func (s *Service) storeFrame(ctx context.Context, buf *chunkBuffer, f *framer, chunks []bufferedChunk, size int) error {
+	b := buf.batch
+	raw := f.gather(buf, chunks, size)
 	started := time.Now()
 	if cap(f.compressed) < size {
 		f.compressed = make([]byte, 0, size+size/8+1024)
@@ -151,7 +151,7 @@ func (s *Service) storeFrame(ctx context.Context, w *chunkBuffer, f *framer, chu
 
 // gather returns the chunks' bytes as one slice: without copying, if they are contiguous in the
 // buffer.
-func (f *framer) gather(w *chunkBuffer, chunks []bufferedChunk, size int) []byte {
+func (f *framer) gather(buf *chunkBuffer, chunks []bufferedChunk, size int) []byte {
 	f.chunks, f.ids = f.chunks[:0], f.ids[:0]
 	offset := 0
 	for i := range chunks {
@@ -161,11 +161,11 @@ func (f *framer) gather(w *chunkBuffer, chunks []bufferedChunk, size int) []byte
 	}
 	first, last := chunks[0], chunks[len(chunks)-1]
 	if last.start+last.size-first.start == size {
-		return w.buf[first.start : first.start+size]
+		return buf.data[first.start : first.start+size]
 	}
 	f.raw = f.raw[:0]
 	for i := range chunks {
-		f.raw = append(f.raw, w.buf[chunks[i].start:chunks[i].start+chunks[i].size]...)
+		f.raw = append(f.raw, buf.data[chunks[i].start:chunks[i].start+chunks[i].size]...)
 	}
 	return f.raw
 }

@@ -12,7 +12,7 @@ import (
 // file that has changed since it was walked is read completely.
 func (b *batch) readXattrsAlone(ctx context.Context, at *pageDir, p *page, e *backup.Entry) (keep bool, err error) {
 	changed := false
-	err = b.again(ctx, at, p, func(bool) error {
+	err = b.retryStale(ctx, at, p, func(bool) error {
 		f, err := b.open(ctx, at, e.Name)
 		if err != nil {
 			return err
@@ -39,7 +39,7 @@ func (b *batch) readXattrsAlone(ctx context.Context, at *pageDir, p *page, e *ba
 // readOwnXattrs reads the extended attributes of a page's directory, or of one of its entries that
 // is not a regular file. keep is false if it no longer exists.
 func (b *batch) readOwnXattrs(ctx context.Context, at *pageDir, p *page, e *backup.Entry) (keep bool, _ error) {
-	err := b.again(ctx, at, p, func(bool) error {
+	err := b.retryStale(ctx, at, p, func(bool) error {
 		return b.takeXattrs(ctx, e, func() ([]backup.Xattr, error) { return at.dir.Xattrs(ctx, e.Name, e.Kind) })
 	})
 	switch {
@@ -70,7 +70,7 @@ func (b *batch) xattrsFailed(ctx context.Context, at *pageDir, p *page, e *backu
 	if away := b.blame(ctx, err); away != nil {
 		return away
 	}
-	p.again = true
+	p.revisit = true
 	b.problem(p, e.Name, "xattr", err)
 	e.Flags = e.Flags&^backup.XattrsWanted | backup.XattrsUnreadable
 	if len(e.Xattrs) > 0 || e.XattrChunk.Length > 0 {
@@ -103,6 +103,6 @@ func (b *batch) placeXattrs(ctx context.Context, e *backup.Entry, xattrs []backu
 		e.Xattrs = xattrs
 		return nil
 	}
-	e.XattrChunk, err = b.storeChunk(ctx, listing.EncodeXattrs(nil, xattrs))
+	e.XattrChunk, err = b.bufferChunk(ctx, listing.EncodeXattrs(nil, xattrs))
 	return err
 }

@@ -49,14 +49,14 @@ func (s *slice) judge(ctx context.Context, path string, err error) (gone bool, _
 	case path == "":
 		return false, fmt.Errorf("%w: %w", errRootGone, err)
 	case source.MayBeAway(err):
-		if away := source.Believe(ctx, s.tree, nil); away != nil {
+		if away := source.CheckTree(ctx, s.tree, nil); away != nil {
 			return false, away
 		}
 		return false, err
 	case !source.IsGone(err):
 		return false, err
 	}
-	if notThere := source.Believe(ctx, s.tree, s.mounts.above(path)); notThere != nil {
+	if notThere := source.CheckTree(ctx, s.tree, s.mounts.above(path)); notThere != nil {
 		return false, notThere
 	}
 	if job := &s.task.Job; s.task.Generation == 0 || source.IsProven(job.Root, s.tree.Root(), job.Compare) {

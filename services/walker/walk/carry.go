@@ -116,11 +116,14 @@ func (s *slice) carryPage(v *backup.PageVersion, path, from string) (contributio
 	if top {
 		p.Self.Flags |= backup.Unreadable
 		v.Fingerprint = backup.Fingerprint{}
-		if v.Listing, err = listing.Encode(nil, &p); err != nil {
-			return add, err
-		}
 	}
 	if top || path != from {
+		// The index returns some listings with columns that are not compressed.
+		if top || listing.IsPlain(v.Listing) {
+			if v.Listing, err = listing.Encode(nil, &p); err != nil {
+				return add, err
+			}
+		}
 		v.Path = path + strings.TrimPrefix(v.Path, from)
 		add.pages = []backup.PageVersion{*v}
 	}

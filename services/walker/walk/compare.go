@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/listing"
 )
 
@@ -15,8 +16,8 @@ type page struct {
 	fingerprint backup.Fingerprint // as it will be stored: zero if the page must be looked at again
 }
 
-// cut cuts the sorted entries into pages and keeps those whose fingerprint differs from the last
-// snapshot.
+// cut cuts the sorted entries into pages, and keeps in w.pages those whose fingerprints differ from
+// the last snapshot's.
 func (w *visit) cut() {
 	rest := w.entries
 	self, key := &w.self, backup.PageKey(0)
@@ -36,8 +37,9 @@ func (w *visit) cut() {
 	}
 }
 
-// compare keeps the page unless its fingerprint equals the last snapshot's. A page that must be
-// looked at again is stored even if nothing else is new.
+// compare keeps the page, to be sent, unless its fingerprint equals the last snapshot's. Nothing is
+// sent of an equal page: the row that the index has of it is valid in this snapshot, too (package
+// index, page versions). A page that the next snapshot must look at again is always kept.
 func (w *visit) compare(p page) {
 	p.fingerprint = w.fingerprint.Of(w.slice.task.Job.Compare, p.self, p.entries, p.next)
 	flagged := isProvisional(&p)
@@ -80,12 +82,7 @@ func isProvisional(p *page) bool {
 }
 
 func (w *visit) marked(key backup.PageKey) bool {
-	for i := range w.marks {
-		if w.marks[i].Key == key {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(w.marks, func(m index.PageMark) bool { return m.Key == key })
 }
 
 // endedKeys returns the keys of pages that the directory no longer has.

@@ -24,8 +24,8 @@ func (w *visit) damaged(page backup.PageName, cause error) {
 	}
 	w.broken = append(w.broken, page)
 	job := &w.slice.task.Job
-	w.slice.svc.opts.Log.Warn("a page of the index is damaged", "snapshot", job.Snapshot.Short(), "number", job.Number, "source", job.Source,
-		"base", job.Base, "directory", page.Path, "page", page.Key, "error", cause)
+	w.slice.svc.opts.Log.Warn("a page of the index is damaged", "snapshot", job.Snapshot.Short(), "number", job.Number,
+		"filer", job.FilerName, "shard", job.ShardName, "base", job.Base, "directory", page.Path, "page", page.Key, "error", cause)
 	w.problems = append(w.problems, backup.Problem{Path: page.Path, Op: "compare", Err: errDamagedPage.Error()})
 }
 

@@ -4,25 +4,25 @@
 //
 // The files follow the data:
 //
-//	service.go    takes tasks, until the walker is stopped
-//	task.go       makes one attempt at a task: opens its tree, and ends its delivery; sets the task
-//	              apart while its filer does not answer
-//	slice.go      walks down from the task's directories within a budget
-//	visit.go      processes one directory, in the steps that the next files have
-//	list.go       lists it: entries that are selected, each with one stat
-//	recognize.go  refuses a root that has nothing of the last snapshot's
-//	marks.go      fetches the fingerprints of the last snapshot
-//	compare.go    cuts the entries into pages, and keeps those whose fingerprints differ
-//	last.go       fetches what the last snapshot has of the pages that differ
-//	damaged.go    does without pages of the last snapshot that are damaged
-//	mounts.go     keeps what was mounted, and is not mounted now
-//	absent.go     settles directories that are missing or cannot be read
-//	carry.go      carries the last good copy forward, of an entry or of a directory
-//	store.go      completes and encodes the pages that differ
-//	spill.go      sorts a directory that is too large for memory, in a file
-//	spilled.go    compares and stores such a directory, page by page
-//	findings.go   makes messages, read batches and child tasks of what was found
-//	survey.go     walks a tree and counts what it finds, for a dry run
+//	service.go      takes tasks, until the walker is stopped
+//	task.go         makes one attempt at a task: opens its tree, and ends its delivery; sets the task
+//	                apart while its filer does not answer
+//	slice.go        walks down from the task's directories within a budget
+//	visit.go        processes one directory, in the steps that the next files have
+//	list.go         lists it: entries that are selected, each with one stat
+//	recognize.go    refuses a root that has nothing of the last snapshot's
+//	marks.go        fetches the fingerprints of the last snapshot
+//	compare.go      cuts the entries into pages, and keeps those whose fingerprints differ
+//	last.go         fetches what the last snapshot has of the pages that differ
+//	damaged.go      does without pages of the last snapshot that are damaged
+//	mounts.go       keeps what was mounted, and is not mounted now
+//	absent.go       settles directories that are missing or cannot be read
+//	carry.go        carries the last good copy forward, of an entry or of a directory
+//	differences.go  completes and encodes the pages that differ
+//	spill.go        sorts a directory that is too large for memory, in a file
+//	spilled.go      compares and adds such a directory, page by page
+//	findings.go     makes messages, read batches and child tasks of what was found
+//	survey.go       walks a tree and counts what it finds, for a dry run
 //
 // # Cost of an unchanged directory
 //
@@ -34,13 +34,13 @@
 //
 // A call that waits for a file server may stay in the kernel for ever, and no context ends it;
 // package stall finds such calls. A task that has waited for StallAfter is stalled: its message is
-// acknowledged, its place goes to another task, and reports that it is waiting renew its lease, so
+// acknowledged, its slot goes to another task, and reports that it is waiting renew its lease, so
 // that no other walker hangs on it as well. When the filer answers, the task continues normally.
-// Places per filer bound the directories that are read at a time, so directories that hang take no
-// other filer's place.
+// Slots per filer bound the directories that are read at a time, so directories that hang take no
+// other filer's slot.
 //
 // The source's time to open and list directories is reported with the number of stats, for the
-// governor. Waiting for a place and the walker's own work are not included.
+// governor. Waiting for a slot and the walker's own work are not included.
 //
 // # Stop
 //
@@ -55,12 +55,12 @@
 //
 //	mtime,ctime,inode  none: the default
 //	mtime,ctime        none where a rename sets the ctime, as on Linux; for file servers whose
-//	                   inode numbers change (some FUSE and SMB servers). A directory that
-//	                   moved is read again
+//	                inode numbers change (some FUSE and SMB servers). A directory that
+//	                moved is read again
 //	mtime,inode        misses a change of content that resets the mtime, or falls into the
-//	                   clock's granularity, and changes of only extended attributes or ACLs;
-//	                   for file servers where something else sets the ctime (other backups,
-//	                   replication, tiering)
+//	                clock's granularity, and changes of only extended attributes or ACLs;
+//	                for file servers where something else sets the ctime (other backups,
+//	                replication, tiering)
 //	mtime              the same, and misses a file replaced by one of equal size and mtime
 //	ctime, ctime,inode none; ctime alone reads more than mtime where something else sets it
 //
@@ -78,15 +78,9 @@
 //
 // # Failure
 //
-//	a walker dies          the message is delivered again when its time to acknowledge or its
-//	                       lease in the index expires: another attempt walks the same slice.
-//	                       The first attempt counts as a whole if its last message was sent,
-//	                       and otherwise not at all
-//	the filer hangs        the task is stalled, as above
-//	a source snapshot      the snapshot fails with that reason
-//	expires
-//	index, NATS are        the task is handed back and retried; if a part of a large result
-//	unavailable            was sent, as another attempt, when the lease expires
+// "When something fails" in docs/architecture.md describes failures of processes, filers and
+// servers. In the tree,
+//
 //	an entry cannot be     it is a problem; the last snapshot's entry is carried forward, flagged.
 //	read with stat         If there is none, only its name is listed, as a file without a copy
 //	a page of the last     it is a problem; its files are read again, and the page is rewritten.

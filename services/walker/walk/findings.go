@@ -67,7 +67,7 @@ type findings struct {
 	source string
 	root   backup.Root  // identity of the walked root; for the last part as well
 	mounts *mountPoints // of the slice
-	// Returns an error unless the findings can be trusted; nil: they can.
+	// check returns an error unless the findings can be trusted; nil: they can.
 	check func(context.Context) error
 
 	mu        sync.Mutex
@@ -108,7 +108,7 @@ func (f *findings) add(ctx context.Context, c contribution) error {
 	f.part.Counts.Add(c.counts)
 	f.answers += c.answers
 	for i := range c.pages {
-		if err := f.room(ctx, pageBytes(&c.pages[i])); err != nil {
+		if err := f.makeRoom(ctx, pageBytes(&c.pages[i])); err != nil {
 			return err
 		}
 		f.part.Pages = append(f.part.Pages, c.pages[i])
@@ -119,7 +119,7 @@ func (f *findings) add(ctx context.Context, c contribution) error {
 		}
 	}
 	for _, p := range c.problems {
-		if err := f.room(ctx, len(p.Path)+len(p.Err)+problemOverhead); err != nil {
+		if err := f.makeRoom(ctx, len(p.Path)+len(p.Err)+problemOverhead); err != nil {
 			return err
 		}
 		f.part.Problems = append(f.part.Problems, p)
@@ -172,7 +172,7 @@ func (f *findings) endBatch(ctx context.Context) error {
 		paths[i] = f.batch[i].Path
 	}
 	mounts := f.mounts.above(paths...)
-	if err := f.room(ctx, f.batchListing+pathsBytes(mounts)); err != nil {
+	if err := f.makeRoom(ctx, f.batchListing+pathsBytes(mounts)); err != nil {
 		return err
 	}
 	f.part.Batches = append(f.part.Batches, backup.PagesToRead{Pages: f.batch, Mounts: mounts})
@@ -190,7 +190,7 @@ func pathsBytes(paths []string) (n int) {
 func (f *findings) ended(ctx context.Context, page backup.PageName) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.room(ctx, len(page.Path)+nameOverheadBytes); err != nil {
+	if err := f.makeRoom(ctx, len(page.Path)+nameOverheadBytes); err != nil {
 		return err
 	}
 	f.part.Ended = append(f.part.Ended, page)
@@ -215,7 +215,7 @@ func (f *findings) vanished(ctx context.Context, path string, known bool) error 
 func (f *findings) removed(ctx context.Context, path string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.room(ctx, len(path)+pathOverheadBytes); err != nil {
+	if err := f.makeRoom(ctx, len(path)+pathOverheadBytes); err != nil {
 		return err
 	}
 	f.part.Removed = append(f.part.Removed, path)
@@ -245,7 +245,7 @@ func (f *findings) children(ctx context.Context, directories []string, generatio
 			directories = directories[1:]
 		}
 		mounts := f.mounts.above(child...)
-		if err := f.room(ctx, bytes+pathsBytes(mounts)); err != nil {
+		if err := f.makeRoom(ctx, bytes+pathsBytes(mounts)); err != nil {
 			return err
 		}
 		f.part.Children = append(f.part.Children, backup.Child{Directories: child, Mounts: mounts})
@@ -269,8 +269,8 @@ func comparePaths(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// room sends the current part if size more bytes would be too much.
-func (f *findings) room(ctx context.Context, size int) error {
+// makeRoom counts size more bytes in the current part. It sends the part first if they do not fit.
+func (f *findings) makeRoom(ctx context.Context, size int) error {
 	if f.partBytes > 0 && (f.partBytes+size > partBytes || len(f.part.Problems) > maxProblemsPerPart) {
 		if err := f.send(ctx, false); err != nil {
 			return err

@@ -22,8 +22,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/listing"
-	"github.com/bctl/bctl/internal/source/faultsource"
 	"github.com/bctl/bctl/internal/source/posix"
+	"github.com/bctl/bctl/internal/source/sourcetest/faultsource"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 

@@ -18,10 +18,10 @@ type oldState struct {
 	mounts  []backup.Entry // former mount points that are not mounted now
 }
 
-// oldState returns the last snapshot's content of the pages that changed or ended. If the last
+// fetchOld returns the last snapshot's content of the pages that changed or ended. If the last
 // snapshot does not have the directory at this path, but has its inode at another, the content at
 // the other path is returned.
-func (w *visit) oldState(ctx context.Context, gone []backup.PageKey) (old oldState, err error) {
+func (w *visit) fetchOld(ctx context.Context, gone []backup.PageKey) (old oldState, err error) {
 	if len(w.pages) == 0 && len(gone) == 0 {
 		return old, nil
 	}
@@ -71,7 +71,7 @@ func appendKept(dst, old, entries []backup.Entry) []backup.Entry {
 	return dst
 }
 
-// oldPages returns the path and keys of the last snapshot's pages that oldState reads.
+// oldPages returns the path and keys of the last snapshot's pages that fetchOld reads.
 func (w *visit) oldPages(ctx context.Context, gone []backup.PageKey) (path string, keys []backup.PageKey, err error) {
 	if len(w.marks) == 0 {
 		return w.allOldPages(ctx)

@@ -70,7 +70,7 @@ func (w *visit) list(ctx context.Context) error {
 // excluded in any case may have failed for just that reason, and is ignored.
 func (w *visit) notStated(name, op string, err error) {
 	path := backup.Join(w.path, name)
-	if m := w.slice.match; m.HasPatterns() && m.Excluded(path, false) && m.Excluded(path, true) {
+	if m := w.slice.match; m.HasPatterns() && m.Matches(path, false) && m.Matches(path, true) {
 		return
 	}
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,7 +95,7 @@ func (w *visit) blame(ctx context.Context) error {
 	case source.IsTransient(err):
 		return err
 	case source.MayBeAway(err):
-		return source.Believe(ctx, w.slice.tree, nil)
+		return source.CheckTree(ctx, w.slice.tree, nil)
 	}
 	return nil
 }
@@ -115,8 +115,9 @@ func (w *visit) selectFrom(from int) {
 	read := w.entries[from:]
 	w.excluded = m.HasMarkers() && m.AnyMarker(read)
 	kept := slices.DeleteFunc(read, func(e backup.Entry) bool {
-		// Patterns come first, so that those that match only what is excluded anyway count as matches.
-		return m.HasPatterns() && m.Excluded(backup.Join(w.path, e.Name), e.Kind == backup.Directory) ||
+		// Patterns come first, so that those that match only what is excluded anyway count as
+		// matches.
+		return m.HasPatterns() && m.Matches(backup.Join(w.path, e.Name), e.Kind == backup.Directory) ||
 			e.Kind == backup.File && m.TooLarge(e.Size) || m.LeavesOutMounted(e)
 	})
 	w.entries = w.entries[:from+len(kept)]
@@ -144,12 +145,12 @@ func (w *visit) complete(ctx context.Context) error {
 	if w.spilled != nil {
 		return w.spill()
 	}
-	w.admit()
+	w.sortAndCount()
 	return nil
 }
 
-// admit sorts the entries in memory, flags racy ones and counts them.
-func (w *visit) admit() {
+// sortAndCount sorts the entries in memory, flags racy ones and counts them.
+func (w *visit) sortAndCount() {
 	w.entries = listing.Sort(w.entries)
 	w.total += len(w.entries)
 	for i := range w.entries {

@@ -70,7 +70,7 @@ func (w *visit) addLostDirectories(ctx context.Context, old *oldState) error {
 	}
 	var removed []backup.PageName
 	for _, name := range old.removed {
-		if path := backup.Join(w.path, name); !w.slice.match.Excluded(path, true) {
+		if path := backup.Join(w.path, name); !w.slice.match.Matches(path, true) {
 			removed = append(removed, backup.PageName{Path: path})
 		}
 	}
@@ -103,7 +103,7 @@ func (w *visit) lostMounts(old []backup.Entry) (lost []backup.Entry) {
 // not mounted now.
 func (w *visit) keepsMountedFile(e *backup.Entry) bool {
 	return e.Kind != backup.Directory && e.Flags&backup.Boundary != 0 && w.slice.keepsMounts() && !w.excluded &&
-		!w.slice.match.Excluded(backup.Join(w.path, e.Name), false)
+		!w.slice.match.Matches(backup.Join(w.path, e.Name), false)
 }
 
 // find returns the index of an entry, or the index where it would be inserted.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/source"
-	"github.com/bctl/bctl/internal/source/faultsource"
+	"github.com/bctl/bctl/internal/source/sourcetest/faultsource"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 

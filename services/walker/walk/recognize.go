@@ -65,7 +65,7 @@ func (w *visit) findAny(old []backup.Entry, find lookup) (candidates, found bool
 // leaves out in any case.
 func (w *visit) leavesOut(e *backup.Entry) bool {
 	m, isDir := w.slice.match, e.Kind == backup.Directory
-	return m.Excluded(e.Name, isDir) || m.LeavesOutMounted(*e) || e.Kind == backup.File && m.TooLarge(e.Size) || isDir && e.Name == w.slice.snapshotDir
+	return m.Matches(e.Name, isDir) || m.LeavesOutMounted(*e) || e.Kind == backup.File && m.TooLarge(e.Size) || isDir && e.Name == w.slice.snapshotDir
 }
 
 // A lookup finds an entry of a directory by its name. It must be called with names in ascending

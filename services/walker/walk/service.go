@@ -28,7 +28,7 @@ type Options struct {
 	Tasks       int
 	Directories int // maximum of one filer being read at a time, over all its tasks
 	// StallAfter is how long a task waits for an answer of its filer before it counts as stalled,
-	// and gives its place to others.
+	// and gives its slot to others.
 	StallAfter time.Duration
 	// StopTimeout is how long Run continues the work in progress after it is stopped.
 	StopTimeout time.Duration
@@ -40,8 +40,9 @@ type Options struct {
 	// Compile makes the Matcher of a selection, and may return a cached one; nil:
 	// selection.Compile.
 	Compile func(backup.Selection) (*selection.Matcher, error)
-	// OnChange, if not nil, is called, from any goroutine, with each entry that is new or has changed
-	// since the last snapshot, except directories. It is called again if the attempt is repeated.
+	// OnChange, if not nil, is called, from any goroutine, with each entry that is new or has
+	// changed since the last snapshot, except directories. It is called again if the attempt is
+	// repeated.
 	OnChange func(path string, sizeBytes int64, isNew bool)
 	// OnRetry, if not nil, receives the reason why a task is handed back, instead of the log.
 	OnRetry func(error)
@@ -83,8 +84,8 @@ type Service struct {
 	stopping atomic.Bool  // slices end at the next directory
 	buffered atomic.Int64 // entries of large directories in memory
 
-	watch       *stall.Watch  // of the tasks in progress
-	directories *stall.Places // for those that are being read
+	watch       *stall.Watch // of the tasks in progress
+	directories *stall.Slots // for those that are being read
 
 	// Changed only by tests.
 	send         func(context.Context, *backup.SliceWalked) error
@@ -113,7 +114,7 @@ func New(conn *flow.Conn, idx index.Walking, src source.Source, report *flow.Rep
 		opts: o, conn: conn, index: idx, source: src, report: report,
 		visitors: sync.Pool{New: func() any { return newVisitor() }},
 		// A filer that hangs in all directories that it may have open takes none of another's.
-		directories: stall.NewPlaces(math.MaxInt, o.Directories),
+		directories: stall.NewSlots(math.MaxInt, o.Directories),
 		watch:       stall.NewWatch(o.StallAfter, math.MaxInt), // a Delivery has a bound of its own
 		send: func(ctx context.Context, m *backup.SliceWalked) error {
 			return flow.Publish(ctx, conn, flow.Slices, m)

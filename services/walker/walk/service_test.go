@@ -46,11 +46,11 @@ func TestRun(t *testing.T) {
 	svc := New(conn, f.index, &reluctantSource{Source: posix.New(posix.Options{})}, flow.NewReporter(conn, "walker"),
 		Options{OnRetry: func(err error) { retried <- err }})
 	ctx, cancel := context.WithCancel(t.Context())
-	results := make(chan flow.Result, 100)
+	results := make(chan flow.Received, 100)
 	ended := make(chan struct{}, 2)
 	go func() { svc.Run(ctx); ended <- struct{}{} }()
 	go func() {
-		conn.ConsumeResults(ctx, 10, func(r flow.Result) { results <- r })
+		conn.ConsumeResults(ctx, 10, func(r flow.Received) { results <- r })
 		ended <- struct{}{}
 	}()
 	defer func() { cancel(); <-ended; <-ended }()

@@ -90,7 +90,7 @@ func newSlice(svc *Service, t *inFlight, task *backup.WalkTask, tree source.Tree
 	now, behind := tree.Clock()
 	s.racyFrom = backup.TimeOf(now.Add(-behind))
 	s.findings.mounts = s.mounts
-	s.findings.check = func(ctx context.Context) error { return source.Believe(ctx, tree, s.mounts.all()) }
+	s.findings.check = func(ctx context.Context) error { return source.CheckTree(ctx, tree, s.mounts.all()) }
 	if task.Generation == 0 {
 		s.findings.root = tree.Root()
 	}
@@ -139,8 +139,8 @@ func (s *slice) walk(ctx context.Context) error {
 }
 
 // work walks directories until there is none to walk now. It starts other workers as far as there
-// are directories and places for them. entered reports that the worker that started this one has
-// already taken a place for it.
+// are directories and slots for them. entered reports that the worker that started this one has
+// already taken a slot for it.
 func (s *slice) work(ctx context.Context, entered bool) error {
 	for {
 		if !entered {
@@ -203,7 +203,7 @@ func (s *slice) spent() bool {
 
 // done puts a directory's subdirectories on the frontier. If the frontier becomes too long, it
 // returns those that would be walked last, to become child tasks. help is how many more workers
-// have room; each already has a place.
+// have room; each already has a slot.
 func (s *slice) done(subdirectories []string, entries int) (surplus []string, help int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source/treetest"
-	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // unlimited is more time than any slice takes.

@@ -19,8 +19,8 @@ const (
 	// directory is sorted in runs of that many entries, which are written to a temporary file and
 	// merged from there (I9).
 	spillEntries = 64 << 10
-	// All directories together have bufferedDirectories times as many in memory; beyond that, runs may be as
-	// short as one spillParts-th of spillEntries.
+	// All directories together have bufferedDirectories times as many in memory; beyond that, runs
+	// may be as short as one spillParts-th of spillEntries.
 	bufferedDirectories = 2
 	spillParts          = 8
 	spillRuns           = 64 // maximum number of runs of a directory that are shorter than spillEntries
@@ -83,7 +83,7 @@ func (w *visit) spillRun() error {
 		}
 		w.spilled = &runFile{file: f}
 	}
-	w.admit()
+	w.sortAndCount()
 	err := w.spilled.write(w.entries)
 	clear(w.entries)
 	w.entries = w.entries[:0]

@@ -9,10 +9,10 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// storeSpilled is cut and store for a directory that is not in memory. It works page by page, and
-// compares each with the last snapshot's page of the same key, at the directory's path in that
-// snapshot. A file that moved to another page because the cuts moved is read again.
-func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err error) {
+// addSpilled is cut and addDifferences for a directory that is not in memory. It works page by
+// page, and compares each with the last snapshot's page of the same key, at the directory's path in
+// that snapshot. A file that moved to another page because the cuts moved is read again.
+func (w *visit) addSpilled(ctx context.Context) (subdirectories []string, err error) {
 	from, err := w.oldPath(ctx)
 	if err != nil {
 		return nil, err
@@ -32,7 +32,7 @@ func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err 
 			}
 			subdirectories = nil
 		}
-		return w.storeSpilledPage(ctx, page{key: key, next: next, entries: entries}, from)
+		return w.addSpilledPage(ctx, page{key: key, next: next, entries: entries}, from)
 	})
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err 
 	return subdirectories, nil
 }
 
-func (w *visit) storeSpilledPage(ctx context.Context, p page, from string) error {
+func (w *visit) addSpilledPage(ctx context.Context, p page, from string) error {
 	if p.key == 0 {
 		p.self = &w.self
 	}
@@ -63,14 +63,15 @@ func (w *visit) storeSpilledPage(ctx context.Context, p page, from string) error
 			return err
 		}
 	}
-	err := w.storePages(ctx)
+	err := w.addPages(ctx)
 	w.counts, w.problems, w.answers = backup.Counts{}, nil, 0
 	return err
 }
 
 // settleSpilled decides how entries are recorded that the last snapshot has in the directory and
 // that are gone: those that were mounted are kept (I13), other directories are removed. It runs
-// before any page is stored, because kept entries belong to the pages. carried is as for store.
+// before any page is added, because kept entries belong to the pages. carried is as for
+// addDifferences.
 func (w *visit) settleSpilled(ctx context.Context) (carried bool, err error) {
 	old, covered, err := w.spilledState(ctx)
 	if err != nil {
@@ -112,7 +113,7 @@ func (w *visit) keepSpilledMounts(ctx context.Context, mounts []backup.Entry, co
 	return nil
 }
 
-// spilledState is oldState of a directory that is not in memory, without the entries that still
+// spilledState is fetchOld for a directory that is not in memory, without the entries that still
 // exist. covered has the sizes of the files that have the name of a missing entry.
 func (w *visit) spilledState(ctx context.Context) (old oldState, covered map[string]int64, err error) {
 	missing, err := w.missingFromPages(ctx, &old)

@@ -1,9 +1,12 @@
 package walk
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,7 +23,7 @@ type running struct {
 	testing.TB
 	svc      *Service
 	conn     *flow.Conn
-	results  chan flow.Result
+	results  chan flow.Received
 	progress chan backup.Progress
 	stop     func()        // stops it
 	stopped  chan struct{} // closed when it has stopped
@@ -32,7 +35,7 @@ func start(t *testing.T, src *hookedSource, o Options) *running {
 	f := newFixture(t, nil)
 	src.Source = posix.New(posix.Options{})
 	r := &running{
-		TB: t, conn: inProcess(t), results: make(chan flow.Result, 100), progress: make(chan backup.Progress, 10_000), stopped: make(chan struct{}),
+		TB: t, conn: inProcess(t), results: make(chan flow.Received, 100), progress: make(chan backup.Progress, 10_000), stopped: make(chan struct{}),
 	}
 	report := flow.NewReporter(r.conn, "walker")
 	r.svc = New(r.conn, f.index, src, report, o)
@@ -46,7 +49,7 @@ func start(t *testing.T, src *hookedSource, o Options) *running {
 	go func() { r.svc.Run(walking); close(r.stopped) }()
 	owned.Go(func() { report.Run(others, 20*time.Millisecond) })
 	owned.Go(func() {
-		r.conn.ConsumeResults(others, 100, func(result flow.Result) { result.Delivery.Ack(); r.results <- result })
+		r.conn.ConsumeResults(others, 100, func(result flow.Received) { result.Delivery.Ack(); r.results <- result })
 	})
 	t.Cleanup(func() {
 		stop()
@@ -74,7 +77,7 @@ func (r *running) tree() (url string) {
 func (r *running) publishTree(filer backup.FilerID, task backup.TaskID, url string) *backup.WalkTask {
 	r.Helper()
 	message := &backup.WalkTask{
-		Job: backup.Job{Snapshot: backup.NewSnapshotID(), Filer: filer, Shard: 1, Number: 1, Source: url, Started: backup.TimeOf(time.Now().Add(time.Hour))},
+		Job: backup.Job{Snapshot: backup.NewSnapshotID(), Filer: filer, Shard: 1, FilerName: "nas1", ShardName: "home", Number: 1, Source: url, Started: backup.TimeOf(time.Now().Add(time.Hour))},
 		ID:  task, Attempt: 1, Directories: []string{""},
 	}
 	must(r, flow.Publish(r.Context(), r.conn, flow.Walk, message))
@@ -106,7 +109,7 @@ func (r *running) wantProgress(t *testing.T, what string, is func(backup.Progres
 	}
 }
 
-// A task whose filer hangs gives its place to others, is reported as stalled, and continues when
+// A task whose filer hangs gives its slot to others, is reported as stalled, and continues when
 // the filer answers, wherever it hung.
 func TestStalledTask(t *testing.T) {
 	for name, hook := range map[string]func(s *hookedSource, wait func()){
@@ -129,7 +132,7 @@ func TestStalledTask(t *testing.T) {
 			r.wantProgress(t, "a stalled task", func(p backup.Progress) bool {
 				return p.Filer == 1 && slices.Equal(p.Tasks, []backup.TaskID{11}) && slices.Equal(p.StalledTasks, p.Tasks)
 			})
-			r.publish(2, 22) // there is only one place
+			r.publish(2, 22) // there is only one slot
 			r.wantResult(t, 22)
 			h.end()
 			if s := r.wantResult(t, 11); s.Snapshot != hung.Job.Snapshot || s.Counts.Files != int64(len(home)-1) {
@@ -152,7 +155,8 @@ func TestStallIsOver(t *testing.T) {
 			second.wait()
 		}
 	}}
-	r := start(t, src, Options{StallAfter: 200 * time.Millisecond})
+	var log bytes.Buffer
+	r := start(t, src, Options{StallAfter: 200 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	r.publish(1, 11)
 	for _, h := range []*hang{first, second} {
 		receive(t, "hang", h.asked)
@@ -161,10 +165,21 @@ func TestStallIsOver(t *testing.T) {
 		r.wantProgress(t, "a task that goes on", func(p backup.Progress) bool { return len(p.StalledTasks) == 0 })
 	}
 	r.wantResult(t, 11)
+	r.stop()
+	receive(t, "end", r.stopped)
+	for event, want := range map[string]int{
+		`the filer does not answer: its walk tasks are stalled" filer=nas1 shard=home snapshot=`: 2,
+		`the filer answers again" filer=nas1 shard=home snapshot=`:                               2,
+		`task=11 seconds=0.`: 4,
+	} {
+		if got := strings.Count(log.String(), event); got != want {
+			t.Errorf("%d lines with %s, want %d, one per stall:\n%s", got, event, want, &log)
+		}
+	}
 }
 
 // A filer that hangs in all directories that it may have open takes none of another's.
-func TestFilersHavePlacesOfTheirOwn(t *testing.T) {
+func TestFilersHaveSlotsOfTheirOwn(t *testing.T) {
 	h := newHang()
 	defer h.end()
 	var hanging atomic.Pointer[string]
@@ -184,8 +199,8 @@ func TestFilersHavePlacesOfTheirOwn(t *testing.T) {
 	r.wantResult(t, 11)
 	r.stop()
 	receive(t, "end", r.stopped)
-	if places, tasks := r.svc.directories.Taken(), r.svc.watch.InProgress(); places+tasks > 0 {
-		t.Errorf("%d places taken, %d tasks in progress of a walker that has nothing to do", places, tasks)
+	if slots, tasks := r.svc.directories.Taken(), r.svc.watch.InProgress(); slots+tasks > 0 {
+		t.Errorf("%d slots taken, %d tasks in progress of a walker that has nothing to do", slots, tasks)
 	}
 }
 

@@ -39,19 +39,24 @@ func (t *inFlight) end() {
 	t.work.End()
 }
 
-// Stalled gives the task's place to another. The directories that it reads keep their places, which
+// Stalled gives the task's slot to another. The directories that it reads keep their slots, which
 // only tasks of its filer could have.
-func (t *inFlight) Stalled() {
+func (t *inFlight) Stalled(first bool) {
 	t.svc.report.StalledTask(t.task.Job.Snapshot, t.task.ID, true)
-	t.svc.opts.Log.Warn("the filer does not answer; the walk task waits apart", "source", t.task.Job.Source,
-		"snapshot", t.task.Job.Snapshot.Short(), "task", t.task.ID, "seconds", t.svc.opts.StallAfter.Seconds())
+	if first {
+		t.svc.opts.Log.Warn("the filer does not answer: its walk tasks are stalled", "filer", t.task.Job.FilerName, "shard", t.task.Job.ShardName,
+			"snapshot", t.task.Job.Snapshot.Short(), "task", t.task.ID, "seconds", t.svc.opts.StallAfter.Seconds())
+	}
 	t.delivery.Stalled()
 }
 
 // Resumed implements stall.Owner.
-func (t *inFlight) Resumed() {
+func (t *inFlight) Resumed(hung time.Duration) {
 	t.svc.report.StalledTask(t.task.Job.Snapshot, t.task.ID, false)
-	t.svc.opts.Log.Info("the filer answers again", "source", t.task.Job.Source, "snapshot", t.task.Job.Snapshot.Short(), "task", t.task.ID)
+	if hung > 0 {
+		t.svc.opts.Log.Info("the filer answers again", "filer", t.task.Job.FilerName, "shard", t.task.Job.ShardName,
+			"snapshot", t.task.Job.Snapshot.Short(), "task", t.task.ID, "seconds", hung.Seconds())
+	}
 }
 
 // handBack leaves the task to another walker, although its goroutines may still run.
@@ -60,7 +65,7 @@ func (t *inFlight) handBack() {
 	t.delivery.Retry(0)
 }
 
-// enter takes one of the filer's places for directories that are being read, until leave.
+// enter takes one of the filer's slots for directories that are being read, until leave.
 func (t *inFlight) enter(ctx context.Context) error { return t.work.Enter(ctx, t.svc.directories) }
 func (t *inFlight) tryEnter() bool                  { return t.work.TryEnter(t.svc.directories) }
 func (t *inFlight) leave()                          { t.work.Leave(t.svc.directories) }
@@ -97,7 +102,7 @@ func (s *Service) retrying(task *backup.WalkTask, err error) {
 		s.opts.OnRetry(err)
 		return
 	}
-	s.opts.Log.Warn("walk task will be tried again", "source", task.Job.Source, "snapshot", task.Job.Snapshot.Short(), "task", task.ID,
+	s.opts.Log.Warn("walk task will be tried again", "filer", task.Job.FilerName, "shard", task.Job.ShardName, "snapshot", task.Job.Snapshot.Short(), "task", task.ID,
 		"attempt", task.Attempt, "error", err)
 }
 
@@ -123,7 +128,7 @@ func (s *Service) walk(ctx context.Context, t *inFlight) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, errStopped) {
 		return err
 	}
-	if away := source.Believe(ctx, tree, nil); away != nil {
+	if away := source.CheckTree(ctx, tree, nil); away != nil {
 		err = away // the other errors follow from that
 	}
 	if isRootGone(err) || errors.Is(err, source.ErrExpired) || source.IsOtherTree(err) {

@@ -67,7 +67,7 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 	}
 	defer w.close()
 	if err != nil {
-		return nil, 0, w.unread(ctx, err)
+		return nil, 0, w.settleUnread(ctx, err)
 	}
 	w.latency = w.answers / time.Duration(w.counts.StatCalls)
 	if err := w.complete(ctx); err != nil {
@@ -77,13 +77,13 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 		return nil, 0, err
 	}
 	if w.spilled != nil {
-		subdirectories, err = w.storeSpilled(ctx)
+		subdirectories, err = w.addSpilled(ctx)
 		return subdirectories, w.total, err
 	}
 	unchanged := w.counts.FilesUnchanged
 	w.cut()
 	gone := w.endedKeys()
-	old, err := w.oldState(ctx, gone)
+	old, err := w.fetchOld(ctx, gone)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -95,12 +95,12 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 		w.pages, w.keys, w.counts.FilesUnchanged = w.pages[:0], w.keys[:0], unchanged
 		w.cut()
 		gone = w.endedKeys()
-		if old, err = w.oldState(ctx, gone); err != nil {
+		if old, err = w.fetchOld(ctx, gone); err != nil {
 			return nil, 0, err
 		}
 	}
 	subdirectories = w.subdirectories(nil, w.entries) // may report some that cannot be walked
-	carried, err := w.store(ctx, &old, gone)
+	carried, err := w.addDifferences(ctx, &old, gone)
 	if err != nil || carried {
 		return nil, 0, err
 	}
@@ -121,8 +121,8 @@ func (v *visitor) look(ctx context.Context, s *slice, path string, marks []index
 	return w, err
 }
 
-// unread settles a directory that could not be opened or listed.
-func (w *visit) unread(ctx context.Context, err error) error {
+// settleUnread settles a directory that could not be opened or listed.
+func (w *visit) settleUnread(ctx context.Context, err error) error {
 	u := unread{path: w.path, op: "open", from: w.path, known: len(w.marks) > 0}
 	if w.dir == nil { // only its name is known, which its parent lists
 		u.self = backup.Entry{Kind: backup.Directory, Flags: backup.AttributesUnknown}
@@ -187,8 +187,7 @@ func (w *visit) problem(name, op string, err error) {
 
 // plainError drops the operation and path that an error repeats.
 func plainError(err error) string {
-	var pathErr *fs.PathError
-	if errors.As(err, &pathErr) {
+	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathErr.Err.Error()
 	}
 	return err.Error()

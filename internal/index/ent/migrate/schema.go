@@ -95,6 +95,7 @@ var (
 		{Name: "state", Type: field.TypeString},
 		{Name: "reason", Type: field.TypeString, Default: ""},
 		{Name: "bad", Type: field.TypeString, Default: ""},
+		{Name: "forgotten", Type: field.TypeTime, Nullable: true},
 		{Name: "started", Type: field.TypeTime},
 		{Name: "sort_time", Type: field.TypeTime},
 		{Name: "committed", Type: field.TypeTime, Nullable: true},
@@ -151,7 +152,7 @@ var (
 		ForeignKeys: []*schema.ForeignKey{
 			{
 				Symbol:     "snapshots_shards_snapshots",
-				Columns:    []*schema.Column{SnapshotsColumns[54]},
+				Columns:    []*schema.Column{SnapshotsColumns[55]},
 				RefColumns: []*schema.Column{ShardsColumns[0]},
 				OnDelete:   schema.NoAction,
 			},
@@ -160,12 +161,12 @@ var (
 			{
 				Name:    "snapshot_shard_id_number",
 				Unique:  true,
-				Columns: []*schema.Column{SnapshotsColumns[54], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[55], SnapshotsColumns[2]},
 			},
 			{
 				Name:    "snapshot_running",
 				Unique:  true,
-				Columns: []*schema.Column{SnapshotsColumns[54]},
+				Columns: []*schema.Column{SnapshotsColumns[55]},
 				Annotation: &entsql.IndexAnnotation{
 					Where: "state = 'running'",
 				},
@@ -181,7 +182,7 @@ var (
 			{
 				Name:    "snapshot_unrecorded",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[10], SnapshotsColumns[55], SnapshotsColumns[2]},
 				Annotation: &entsql.IndexAnnotation{
 					Where: "ended IS NOT NULL AND NOT recorded",
 				},
@@ -189,17 +190,17 @@ var (
 			{
 				Name:    "snapshot_sort_time_shard_id_number_filer_id",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2], SnapshotsColumns[1]},
+				Columns: []*schema.Column{SnapshotsColumns[10], SnapshotsColumns[55], SnapshotsColumns[2], SnapshotsColumns[1]},
 			},
 			{
 				Name:    "snapshot_filer_id_sort_time_shard_id_number",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[1], SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[1], SnapshotsColumns[10], SnapshotsColumns[55], SnapshotsColumns[2]},
 			},
 			{
 				Name:    "snapshot_state_sort_time_shard_id_number",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[5], SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[5], SnapshotsColumns[10], SnapshotsColumns[55], SnapshotsColumns[2]},
 			},
 		},
 	}

@@ -119,6 +119,9 @@ func (Snapshot) Fields() []ent.Field {
 		field.String("reason").Default(""),
 		// Why an operator has marked the snapshot as bad. Empty: it is not.
 		field.String("bad").Default(""),
+		// When the snapshot was forgotten: nobody can read it any more. The newest committed snapshot
+		// of a shard remains the base of the next one, whether it is forgotten or not.
+		field.Time("forgotten").Optional().Nillable(),
 		field.Time("started").Immutable(),
 		// The sort key of lists: the start or, if the clock went back, the sort_time of the shard's
 		// previous snapshot. So a snapshot with a larger number never sorts as older.

@@ -28,6 +28,8 @@ const (
 	FieldReason = "reason"
 	// FieldBad holds the string denoting the bad field in the database.
 	FieldBad = "bad"
+	// FieldForgotten holds the string denoting the forgotten field in the database.
+	FieldForgotten = "forgotten"
 	// FieldStarted holds the string denoting the started field in the database.
 	FieldStarted = "started"
 	// FieldSortTime holds the string denoting the sort_time field in the database.
@@ -144,6 +146,7 @@ var Columns = []string{
 	FieldState,
 	FieldReason,
 	FieldBad,
+	FieldForgotten,
 	FieldStarted,
 	FieldSortTime,
 	FieldCommitted,
@@ -335,6 +338,11 @@ func ByReason(opts ...sql.OrderTermOption) OrderOption {
 // ByBad orders the results by the bad field.
 func ByBad(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldBad, opts...).ToFunc()
+}
+
+// ByForgotten orders the results by the forgotten field.
+func ByForgotten(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldForgotten, opts...).ToFunc()
 }
 
 // ByStarted orders the results by the started field.

@@ -96,6 +96,11 @@ func Bad(v string) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldBad, v))
 }
 
+// Forgotten applies equality check predicate on the "forgotten" field. It's identical to ForgottenEQ.
+func Forgotten(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldForgotten, v))
+}
+
 // Started applies equality check predicate on the "started" field. It's identical to StartedEQ.
 func Started(v time.Time) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldStarted, v))
@@ -699,6 +704,56 @@ func BadEqualFold(v string) predicate.Snapshot {
 // BadContainsFold applies the ContainsFold predicate on the "bad" field.
 func BadContainsFold(v string) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldContainsFold(FieldBad, v))
+}
+
+// ForgottenEQ applies the EQ predicate on the "forgotten" field.
+func ForgottenEQ(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldForgotten, v))
+}
+
+// ForgottenNEQ applies the NEQ predicate on the "forgotten" field.
+func ForgottenNEQ(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldForgotten, v))
+}
+
+// ForgottenIn applies the In predicate on the "forgotten" field.
+func ForgottenIn(vs ...time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldForgotten, vs...))
+}
+
+// ForgottenNotIn applies the NotIn predicate on the "forgotten" field.
+func ForgottenNotIn(vs ...time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldForgotten, vs...))
+}
+
+// ForgottenGT applies the GT predicate on the "forgotten" field.
+func ForgottenGT(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldForgotten, v))
+}
+
+// ForgottenGTE applies the GTE predicate on the "forgotten" field.
+func ForgottenGTE(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldForgotten, v))
+}
+
+// ForgottenLT applies the LT predicate on the "forgotten" field.
+func ForgottenLT(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldForgotten, v))
+}
+
+// ForgottenLTE applies the LTE predicate on the "forgotten" field.
+func ForgottenLTE(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldForgotten, v))
+}
+
+// ForgottenIsNil applies the IsNil predicate on the "forgotten" field.
+func ForgottenIsNil() predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIsNull(FieldForgotten))
+}
+
+// ForgottenNotNil applies the NotNil predicate on the "forgotten" field.
+func ForgottenNotNil() predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotNull(FieldForgotten))
 }
 
 // StartedEQ applies the EQ predicate on the "started" field.

@@ -1,0 +1,70 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// serverOf starts a server with JetStream for these users. Their passwords are "x".
+func serverOf(t testing.TB, o *server.Options, users ...*server.User) *server.Server {
+	t.Helper()
+	o.JetStream, o.StoreDir, o.NoSigs, o.Users = true, t.TempDir(), true, users
+	s, err := server.NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(s.Shutdown)
+	if !s.ReadyForConnections(within) {
+		t.Fatal("the server is not ready")
+	}
+	return s
+}
+
+// allowed returns a user that may do what access lists.
+func allowed(name string, access Access) *server.User {
+	return &server.User{Username: name, Password: "x", Permissions: &server.Permissions{
+		Publish: &server.SubjectPermission{Allow: access.Publish}, Subscribe: &server.SubjectPermission{Allow: access.Subscribe},
+	}}
+}
+
+// A worker whose credentials are those of another site is not ready, and neither is one whose
+// credentials are wrong.
+func TestWorkerThatIsRefusedIsNotReady(t *testing.T) {
+	t.Parallel()
+	s := serverOf(t, &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT},
+		&server.User{Username: "keeper", Password: "x"}, allowed("walker", WalkerAccess("oslo", "_INBOX")))
+	keeper := connect(t, listen(Options{User: "keeper", Password: "x"}, s), ackWait)
+	if _, err := keeper.EnsureStreams(t.Context(), []string{"oslo", "paris"}); err != nil {
+		t.Fatal(err)
+	}
+	for site, want := range map[string]error{"oslo": nil, "paris": ErrDenied} {
+		c := connect(t, listen(Options{User: "walker", Password: "x"}, s), ackWait)
+		c.opts.Memory = false // so that Close deletes no streams, which it may not
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			c.ConsumeWalk(ctx, site, 1, func(*backup.WalkTask, *Delivery) {})
+		}()
+		until(t, "the walker of "+site+" is as ready as it should be", func(ctx context.Context) bool {
+			if want == nil {
+				return walkConsumerAt(ctx, keeper, site).NumWaiting > 0 && c.Ready() == nil
+			}
+			return errors.Is(c.Ready(), want)
+		})
+		cancel()
+		<-done
+	}
+	stranger := connect(t, Options{URL: s.ClientURL(), User: "walker", Password: "wrong"}, ackWait)
+	until(t, "the cause is known", func(context.Context) bool {
+		err := stranger.Ready()
+		return errors.Is(err, backup.ErrUnavailable) && strings.Contains(err.Error(), "refuses this client")
+	})
+}

@@ -1,0 +1,195 @@
+// Package forget applies the rules of retention to the snapshots of shards. It reads what the rules
+// depend on from the index, and adds what the index keeps in any case. So it can report beforehand
+// which snapshots would be forgotten (I19). Package retention makes the decisions.
+package forget
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/retention"
+)
+
+// An Index is what the decisions need of the index.
+type Index interface {
+	Clock(ctx context.Context) (time.Time, error)
+	Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error)
+	Holds(ctx context.Context) ([]index.Hold, error)
+	Unrecorded(ctx context.Context, only []backup.SnapshotID, limit int) ([]backup.Snapshot, error)
+}
+
+// maxUnrecorded bounds the snapshots without a record that are read. The index refuses to forget the
+// others, too.
+const maxUnrecorded = 10_000
+
+// A Decider decides about snapshots, as of the time at which New made it.
+type Decider struct {
+	index      Index
+	now        time.Time
+	onSnapshot map[backup.SnapshotID]index.Hold
+	onShard    map[backup.ShardID]index.Hold
+	unrecorded map[backup.SnapshotID]bool
+}
+
+// New returns a Decider. It reads the holds and the clock of the index.
+func New(ctx context.Context, idx Index) (*Decider, error) {
+	d := &Decider{
+		index: idx, onSnapshot: map[backup.SnapshotID]index.Hold{}, onShard: map[backup.ShardID]index.Hold{}, unrecorded: map[backup.SnapshotID]bool{},
+	}
+	holds, err := idx.Holds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range holds {
+		if h.Shard != 0 {
+			d.onShard[h.Shard] = h
+		} else {
+			d.onSnapshot[h.Snapshot] = h
+		}
+	}
+	unrecorded, err := idx.Unrecorded(ctx, nil, maxUnrecorded)
+	if err != nil {
+		return nil, err
+	}
+	for i := range unrecorded {
+		d.unrecorded[unrecorded[i].ID] = true
+	}
+	d.now, err = idx.Clock(ctx)
+	return d, err
+}
+
+// A Fate is the decision about one snapshot.
+type Fate struct {
+	backup.Snapshot
+	Keep    bool
+	Reasons []string // never empty
+}
+
+// A Rule selects the snapshots of a shard that are kept.
+type Rule struct {
+	backup.Retention
+	Zone *time.Location // of hours, days …; nil: UTC
+	// Wanted, if not nil, selects the snapshots to which the rules apply. There is no decision about
+	// the others.
+	Wanted func(*backup.Snapshot) bool
+}
+
+// Shard returns the decisions about the snapshots of a shard that have ended, newest first.
+func (d *Decider) Shard(ctx context.Context, shard *index.ShardStatus, r Rule) ([]Fate, error) {
+	all, err := d.index.Snapshots(ctx, index.SnapshotFilter{Filer: shard.Filer.Name, Shard: shard.Name})
+	if err != nil {
+		return nil, err
+	}
+	base := baseOf(all)
+	byID := make(map[backup.SnapshotID]*backup.Snapshot, len(all))
+	var considered []retention.Snapshot
+	for i := range all {
+		s := &all[i]
+		if s.State == backup.Running || r.Wanted != nil && !r.Wanted(s) {
+			continue
+		}
+		byID[s.ID] = s
+		considered = append(considered, d.considered(s, base))
+	}
+	// If the last good snapshot is not considered, a considered one need not be kept in its place.
+	o := retention.Options{Zone: r.Zone, Now: d.now, Retired: retired(shard) || byID[shard.LastGood] == nil}
+	decisions, err := retention.Decide(r.Retention, considered, o)
+	if err != nil {
+		return nil, err
+	}
+	fates := make([]Fate, len(decisions))
+	for i := range decisions {
+		s := byID[decisions[i].Snapshot.ID]
+		f := Fate{Snapshot: *s, Keep: decisions[i].Keep}
+		for _, reason := range decisions[i].Reasons {
+			f.Reasons = append(f.Reasons, reason.String())
+		}
+		if !f.Keep {
+			if kept := d.kept(s, shard, base); len(kept) > 0 {
+				f.Keep, f.Reasons = true, kept
+			}
+		}
+		fates[i] = f
+	}
+	return fates, nil
+}
+
+// considered returns what the rules depend on.
+func (d *Decider) considered(s *backup.Snapshot, base backup.SnapshotID) retention.Snapshot {
+	hold, held := d.hold(s)
+	return retention.Snapshot{
+		ID: s.ID, Time: s.Started, Tags: s.Tags, Good: s.State == backup.Committed && s.Bad == "", Held: held, Hold: hold.Reason, InUse: s.ID == base,
+	}
+}
+
+// Kept returns why the index would refuse to forget a snapshot that has ended; none if it would not.
+func (d *Decider) Kept(ctx context.Context, s *backup.Snapshot, shard *index.ShardStatus) ([]string, error) {
+	running, err := d.index.Snapshots(ctx, index.SnapshotFilter{Filer: s.Filer.Name, Shard: s.Shard.Name, States: []backup.State{backup.Running}})
+	if err != nil {
+		return nil, err
+	}
+	return d.kept(s, shard, baseOf(running)), nil
+}
+
+// kept lists what index.Forgetting checks, except restores in progress, which only the index knows.
+func (d *Decider) kept(s *backup.Snapshot, shard *index.ShardStatus, base backup.SnapshotID) (reasons []string) {
+	if s.ID == shard.LastGood && !retired(shard) {
+		reasons = append(reasons, retention.Reason{Cause: retention.LastGood}.String())
+	}
+	if hold, held := d.hold(s); held {
+		reasons = append(reasons, retention.Reason{Cause: retention.OnHold, Hold: hold.Reason}.String())
+	}
+	if s.ID == base {
+		reasons = append(reasons, retention.Reason{Cause: retention.InUse}.String())
+	}
+	if d.unrecorded[s.ID] {
+		reasons = append(reasons, "the store has no record of it yet")
+	}
+	return reasons
+}
+
+func (d *Decider) hold(s *backup.Snapshot) (h index.Hold, held bool) {
+	if h, held = d.onSnapshot[s.ID]; !held {
+		h, held = d.onShard[s.Shard.ID]
+	}
+	return h, held
+}
+
+// baseOf returns the base of the running one of a shard's snapshots; zero if there is none.
+func baseOf(snapshots []backup.Snapshot) (base backup.SnapshotID) {
+	for i := range snapshots {
+		if snapshots[i].State == backup.Running {
+			base = snapshots[i].BaseID
+		}
+	}
+	return base
+}
+
+// Deletion returns what forgetting by these fates deletes of a shard, for the brake: its good
+// snapshots. A snapshot that is not good is no loss.
+func Deletion(fates []Fate, shard *index.ShardStatus, by string) index.Deletion {
+	d := index.Deletion{By: by, Shard: shard.ID}
+	for i := range fates {
+		f := &fates[i]
+		if f.State != backup.Committed || f.Bad != "" {
+			continue
+		}
+		d.OfSnapshots++
+		if f.Keep {
+			continue
+		}
+		d.Snapshots = append(d.Snapshots, f.ID)
+		if f.ID == shard.LastGood {
+			d.Last, d.LastBytes = f.ID, f.Counts.Bytes
+		}
+	}
+	return d
+}
+
+func retired(s *index.ShardStatus) bool { return s.Retired || s.Filer.Retired }
+
+// ByPolicy returns the name under which the log notes what a policy has forgotten.
+func ByPolicy(name string) string { return fmt.Sprintf("policy %s", name) }

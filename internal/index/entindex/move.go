@@ -1,0 +1,138 @@
+package entindex
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+const selectFrames = `SELECT id, frame_bytes FROM packs ORDER BY id`
+
+// Frames implements index.Pruning.
+func (x *Index) Frames(ctx context.Context) iter.Seq2[index.PackFrames, error] {
+	return sequence(func(yield func(index.PackFrames) error) error {
+		return x.query(ctx, selectFrames, nil, func(scan func(...any) error) error {
+			var f index.PackFrames
+			var data []byte
+			if err := scan(&f.Row, &data); err != nil {
+				return err
+			}
+			for len(data) > 0 {
+				length, n := binary.Uvarint(data)
+				if n <= 0 || length > 1<<32-1 {
+					return fmt.Errorf("the lengths of the frames of pack %d: %w", f.Row, backup.ErrCorrupt)
+				}
+				f.Bytes, data = append(f.Bytes, uint32(length)), data[n:]
+			}
+			return yield(f)
+		})
+	})
+}
+
+const insertPlan = `
+INSERT INTO packs (pack, snapshot, object, stored_bytes, frame_bytes, chunks, condemned, deleted) VALUES ($1, $2, $1, 0, $3, 0, true, {now})
+RETURNING id`
+
+// Plan implements index.Pruning. It is durable, because the object is written after it.
+func (x *Index) Plan(ctx context.Context, t index.Term, snapshot backup.SnapshotID, object backup.PackID) (row int64, err error) {
+	err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		if err := tx.checkTerm(ctx, t); err != nil {
+			return err
+		}
+		return tx.Each(ctx, insertPlan, []any{uuid.UUID(object), uuid.UUID(snapshot), []byte{}}, func(scan func(...any) error) error { return scan(&row) })
+	})
+	return row, err
+}
+
+const (
+	selectToMove = `SELECT id, condemned, deleted <> 0, pack, sealed, snapshot, object FROM packs WHERE {id in $1} ORDER BY id {for update}`
+	insertMoved  = `
+INSERT INTO packs (pack, sealed, snapshot, object, object_offset, stored_bytes, frame_bytes, chunks) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+RETURNING id`
+	dropPlan = `DELETE FROM packs WHERE id = $1`
+)
+
+// A movable is the row of a pack that is moved, or of a plan.
+type movable struct {
+	condemned, deleting    bool
+	pack, snapshot, object uuid.UUID
+	sealed                 uuid.NullUUID
+}
+
+// Move implements index.Pruning. It is durable, because objects are deleted after it. It locks
+// packs before chunks, as transactions of batches do.
+func (x *Index) Move(ctx context.Context, t index.Term, m index.Move) error {
+	gone := slices.Clone(m.Dead)
+	for i := range m.Copies {
+		gone = append(gone, m.Copies[i].Row)
+	}
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		if err := tx.checkTerm(ctx, t); err != nil {
+			return err
+		}
+		rows, err := tx.lockMovable(ctx, append(slices.Clone(gone), m.Plan))
+		if err != nil {
+			return err
+		}
+		plan, ok := rows[m.Plan]
+		if !ok || !plan.deleting {
+			return invalid("object of pack %d is not planned", m.Plan)
+		}
+		for _, row := range gone {
+			if at, ok := rows[row]; !ok || !at.condemned || at.deleting {
+				return invalid("pack %d cannot be moved", row)
+			}
+		}
+		if err := tx.execList(ctx, deletePacks, gone); err != nil {
+			return err
+		}
+		// Before the copies are inserted: the first of them may have the id of the plan.
+		if err := tx.exec(ctx, dropPlan, m.Plan); err != nil {
+			return err
+		}
+		for i := range m.Copies {
+			if err := tx.moveTo(ctx, plan, rows[m.Copies[i].Row], &m.Copies[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// lockMovable locks packs in the order of their ids, in which batches lock them too.
+func (tx *Tx) lockMovable(ctx context.Context, rows []int64) (map[int64]movable, error) {
+	found := map[int64]movable{}
+	slices.Sort(rows)
+	err := eachOf(ctx, tx, selectToMove, rows, func(scan func(...any) error) error {
+		var row int64
+		var m movable
+		err := scan(&row, &m.condemned, &m.deleting, &m.pack, &m.sealed, &m.snapshot, &m.object)
+		found[row] = m
+		return err
+	})
+	return found, err
+}
+
+// moveTo registers the copy of a pack in a planned object, and moves the places of its chunks.
+func (tx *Tx) moveTo(ctx context.Context, plan, from movable, c *index.PackCopy) error {
+	sealed := from.pack
+	if from.sealed.Valid {
+		sealed = from.sealed.UUID
+	}
+	ids := sortedIDs(c.Chunks)
+	var row int64
+	err := tx.Each(ctx, insertMoved,
+		[]any{uuid.UUID(c.Pack), sealed, plan.snapshot, plan.object, c.Offset, c.Bytes, appendFrames(nil, c.FrameBytes), int64(len(ids))},
+		func(scan func(...any) error) error { return scan(&row) })
+	if err != nil {
+		return err
+	}
+	return tx.Hot.MovePlaces(ctx, c.Row, row, ids)
+}

@@ -1,0 +1,91 @@
+package entindex
+
+import (
+	"bytes"
+	"context"
+	"slices"
+
+	"github.com/bctl/bctl/internal/listing"
+)
+
+// patchShare limits a patch to this share of its base, as both are stored. The patches of one base
+// grow with the changes since then, and with this share they take about as many bytes as the bases.
+const patchShare = 4
+
+// store decides how the rows, which have listings, are stored, and leaves out those that equal the
+// open versions of their pages. It returns the others.
+//
+// A version that replaces another one is stored as a patch of the newest version that is no patch
+// itself. So at most one more row is read for each row. If the patch would be too large, or there is
+// no such version from before this snapshot, the listing is stored whole, as a patch without a base:
+// its plain form is the same whatever the version of zstd, and segments have patches of plain
+// listings.
+func (tx *Tx) store(ctx context.Context, rows []PageRow) ([]PageRow, error) {
+	kept := rows[:0]
+	for group := range slices.Chunk(rows, pagesLimit) {
+		names := make([]PageID, len(group))
+		for i := range group {
+			names[i] = group[i].id()
+		}
+		open, err := tx.Hot.OpenPages(ctx, names)
+		if err != nil {
+			return nil, err
+		}
+		for i := range group {
+			group[i].Ends = open[i].First != 0 && open[i].First < group[i].Number
+			same, err := group[i].replace(&open[i])
+			if err != nil {
+				return nil, err
+			}
+			if !same {
+				kept = append(kept, group[i])
+			}
+		}
+	}
+	return kept, nil
+}
+
+// replace prepares the row to replace the open version. It reports whether that is the same.
+func (p *PageRow) replace(open *OpenPage) (same bool, err error) {
+	if open.First == 0 {
+		return false, nil
+	}
+	plain, err := listing.Plain(p.Listing)
+	if err != nil { // it is stored as it is, and refused by those who read it
+		return p.Fingerprint == open.Fingerprint && bytes.Equal(p.Listing, open.Listing), nil
+	}
+	if p.Fingerprint == open.Fingerprint {
+		if old, err := listing.Plain(Whole(open.Listing, open.BaseListing)); err == nil && bytes.Equal(old, plain) {
+			return true, nil
+		}
+	}
+	if !open.Patches || len(plain) > listing.MaxPatchedBytes {
+		return false, nil
+	}
+	return false, p.patch(open, plain)
+}
+
+// patch makes the row's listing, the plain form of which is given, a patch.
+func (p *PageRow) patch(open *OpenPage, plain []byte) error {
+	v, err := p.version()
+	if err != nil {
+		return err
+	}
+	v.Listing = plain
+	p.Digest = listing.Digest(&v)
+	base, stored := open.Base, open.BaseListing
+	if base == 0 {
+		base, stored = open.First, open.Listing
+	}
+	if base < p.Number { // otherwise this snapshot began it, and may replace it now
+		old, err := listing.Plain(Whole(stored, nil))
+		if err == nil && len(old) <= listing.MaxPatchedBytes {
+			if patch := listing.AppendPatch(nil, old, plain); len(patch) <= len(stored)/patchShare {
+				p.Listing, p.Base = patch, base
+				return nil
+			}
+		}
+	}
+	p.Listing = listing.AppendPatch(nil, nil, plain)
+	return nil
+}

@@ -1,0 +1,218 @@
+package index
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// ErrKept reports that a snapshot must not be forgotten. The error gives the reason.
+var ErrKept = errors.New("the snapshot is kept")
+
+// Forgetting is the part of the index with which operators and policies decide what is kept.
+//
+// A forgotten snapshot is Deleting: nobody can list or read it any more. Its content remains until
+// Pruning finds that nothing else needs it. The newest committed snapshot of a shard remains the
+// base of the next one, even if it is forgotten, because the versions of pages form a chain: a page
+// that the newest snapshot has ended is not in it, and comparing with an older snapshot would bring
+// such a page back (docs/decisions/0026-forgetting.md).
+type Forgetting interface {
+	// Forget forgets a snapshot that has ended. It fails with ErrKept if a hold or a restore in
+	// progress keeps the snapshot, if it is the base of a running one, if it is the last good
+	// snapshot of a shard that is not retired, or if the store does not have its record yet. It
+	// returns backup.ErrNotFound for a snapshot that is running, unknown or already forgotten. The
+	// log notes by and reason.
+	Forget(ctx context.Context, id backup.SnapshotID, by, reason string) error
+	// AddHold adds a hold and returns it with its ID and time. The log notes it.
+	AddHold(ctx context.Context, h Hold) (Hold, error)
+	// RemoveHold removes a hold, or fails with backup.ErrNotFound. The log notes by and reason.
+	RemoveHold(ctx context.Context, id int64, by, reason string) error
+	// Holds returns all holds, oldest first.
+	Holds(ctx context.Context) ([]Hold, error)
+	// Log yields the entries of the log since a time, oldest first.
+	Log(ctx context.Context, since time.Time) iter.Seq2[LogEntry, error]
+	// BeginReading keeps the content of a committed snapshot for a restore, until EndReading, or
+	// until the lease ends. Calling it again with the same reading renews the lease. It fails with
+	// backup.ErrNotFound if the snapshot cannot be read.
+	BeginReading(ctx context.Context, reading backup.PackID, id backup.SnapshotID, lease time.Duration) error
+	EndReading(ctx context.Context, reading backup.PackID) error
+}
+
+// A Hold keeps a snapshot, or all snapshots of a shard, against every rule.
+type Hold struct {
+	ID       int64
+	Snapshot backup.SnapshotID // zero: all of Shard
+	Shard    backup.ShardID    // zero: only Snapshot
+	Reason   string
+	By       string
+	Since    time.Time
+}
+
+// A LogEntry records what somebody did to snapshots.
+type LogEntry struct {
+	ID      int64
+	Time    time.Time
+	By      string
+	Login   string // the user of the database, by certificate if there is one; empty in SQLite
+	Action  string // forget, hold, release, retire, mark-bad, mark-good, stop, confirm, reject or brake
+	Subject string // such as a snapshot's id
+	Reason  string
+}
+
+// Pruning is the part of the index with which garbage collection finds what nothing needs.
+//
+// A pack is deleted in this order: condemn it, read all references that may be newer than the
+// condemnation, acquit it if one of them needs it, delete its object, drop its rows. A batch that
+// relies on a condemned pack is refused, and a batch that was accepted before is visible to whoever
+// reads references afterwards (I6). So no step needs a lock or a clock.
+type Pruning interface {
+	// Needed returns the numbers of each shard's snapshots that need their versions of pages, in
+	// their order: those that are committed and not forgotten, the newest committed one, running
+	// ones, and those that are being restored. It leaves out the snapshots in without, as if they
+	// were forgotten.
+	Needed(ctx context.Context, without []backup.SnapshotID) (map[backup.ShardID][]backup.SnapshotNumber, error)
+	// DropVersions deletes the versions of a shard's pages that no snapshot needs, and returns
+	// their number. If the shard is retired and all of its snapshots are forgotten or have failed,
+	// nothing remains of it, and its next snapshot has no base.
+	DropVersions(ctx context.Context, shard backup.ShardID) (int64, error)
+	// Fence returns, for each shard, the number from which on versions of pages may appear: that of
+	// the running snapshot, or of the next one. A shard that is created later has numbers from 1.
+	Fence(ctx context.Context) (map[backup.ShardID]backup.SnapshotNumber, error)
+	// References yields the listings of a shard that refer to chunks: those of the versions that
+	// began with snapshot from or later, and those of interrupted pages, all as of one moment.
+	// needed is an element of Needed, or nil: versions that no snapshot in it has are left out. A
+	// listing is valid until the next one.
+	References(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, needed []backup.SnapshotNumber) iter.Seq2[[]byte, error]
+	// HasLists reports whether the index knows what all of these list chunks refer to.
+	HasLists(ctx context.Context, lists []backup.ChunkID) (bool, error)
+	// ChunkLists yields what all list chunks refer to.
+	ChunkLists(ctx context.Context) iter.Seq2[backup.ChunkList, error]
+	// Places yields each place of a chunk in the packs with these rows, or in all packs if rows is
+	// nil, as the chunk and the row of its pack. The order is not defined.
+	Places(ctx context.Context, rows []int64) iter.Seq2[PlaceOf, error]
+	// Packs yields all packs, by row.
+	Packs(ctx context.Context) iter.Seq2[Pack, error]
+	// Frames yields the frames of all packs, by row.
+	Frames(ctx context.Context) iter.Seq2[PackFrames, error]
+	// Condemn marks packs as condemned; Acquit takes that back, unless their objects were to be
+	// deleted. Deleting notes that the objects of condemned packs are about to be deleted: from
+	// then on they cannot be acquitted. Each fails with ErrNotLeading once the term has ended.
+	Condemn(ctx context.Context, t Term, rows []int64) error
+	Acquit(ctx context.Context, t Term, rows []int64) error
+	Deleting(ctx context.Context, t Term, rows []int64) error
+	// DropPlaces deletes the places in packs of chunks whose first byte is digit. A chunk that
+	// another pack has keeps that place. What a list chunk without a place refers to is deleted,
+	// too.
+	DropPlaces(ctx context.Context, rows []int64, digit byte) error
+	// DropLists deletes what list chunks refer to if they have no place, because their pack was
+	// never registered, or if they refer to a list chunk that is not known any more.
+	DropLists(ctx context.Context) error
+	// DropPacks deletes the rows of packs that are Deleting and that no batch can rely on any more,
+	// because all snapshots that were running when they became Deleting have ended. The packs must
+	// have no places any more. It returns the number of deleted rows.
+	DropPacks(ctx context.Context, rows []int64) (int, error)
+
+	// Plan notes an object that is about to be written for Move, as if it were the object of a pack
+	// that is Deleting: if Move does not follow, the object is deleted like that of such a pack. It
+	// returns the row of the note, and fails with ErrNotLeading once the term has ended.
+	Plan(ctx context.Context, t Term, snapshot backup.SnapshotID, object backup.PackID) (int64, error)
+	// Move replaces condemned packs by their copies in a planned object, in one transaction, and
+	// makes the condemned ones Deleting. It fails with ErrNotLeading once the term has ended, and
+	// with backup.ErrInvalid if one of the packs is not condemned or is Deleting, or if the object
+	// is not planned: nothing changes then.
+	Move(ctx context.Context, t Term, m Move) error
+
+	// NotePrune notes what a prune has freed, with the current time as its end. It fails with
+	// ErrNotLeading once the term has ended.
+	NotePrune(ctx context.Context, t Term, p Prune) error
+	// Prunes returns the prunes of the last 400 days that freed something, and the last one, oldest
+	// first.
+	Prunes(ctx context.Context) ([]Prune, error)
+
+	// PruneWork returns what changes if a pass may find something to delete.
+	PruneWork(ctx context.Context) (PruneWork, error)
+	// Forgotten returns the snapshots that are forgotten, oldest first by number within a shard,
+	// with those that were committed and whose journal a kept snapshot still needs marked as
+	// needed.
+	Forgotten(ctx context.Context) ([]Forgotten, error)
+	// Remove deletes a forgotten snapshot from the index, after its objects. It fails with ErrKept
+	// while the snapshot is needed.
+	Remove(ctx context.Context, id backup.SnapshotID) error
+}
+
+// A Prune is what one pass of pruning has freed.
+type Prune struct {
+	Ended     time.Time
+	Took      time.Duration
+	Packs     int   // deleted
+	Bytes     int64 // stored bytes of these
+	Freed     int64 // stored bytes by which thinned packs became smaller
+	Copied    int64 // stored bytes of the copies of thinned packs
+	Snapshots int   // forgotten snapshots that were removed
+}
+
+// PruneWork tells a pruner cheaply whether a pass may find something to delete.
+type PruneWork struct {
+	// Forgotten and Ended change when a snapshot is forgotten, or ends.
+	Forgotten, Ended string
+	// Confirmed changes when an operator confirms what the brake has stopped.
+	Confirmed string
+	// Deleting is since when the oldest pack is Deleting; zero: there is none.
+	Deleting time.Time
+	Now      time.Time
+}
+
+// A PlaceOf is a place of a chunk.
+type PlaceOf struct {
+	Chunk backup.ChunkID
+	Pack  int64 // the pack's row
+	Frame uint32
+}
+
+// PackFrames are the stored lengths of a pack's frames, 0 for those that were removed.
+type PackFrames struct {
+	Row   int64
+	Bytes []uint32
+}
+
+// A Move is what becomes of the packs of some objects: each is replaced by a copy without some of
+// its frames in one new object, or is dead.
+type Move struct {
+	Plan   int64 // the row that Plan returned
+	Copies []PackCopy
+	Dead   []int64 // rows of packs without a needed frame
+}
+
+// A PackCopy is the copy of a pack in a new object.
+type PackCopy struct {
+	Row        int64         // of the pack that is replaced
+	Pack       backup.PackID // a new id: batches that rely on the pack as it was are refused
+	Offset     int64         // in the object
+	Bytes      int64
+	FrameBytes []uint32         // 0: removed
+	Chunks     []backup.ChunkID // those in frames that the copy has: their places move
+}
+
+// A Pack is a registered pack.
+type Pack struct {
+	Row int64
+	PackPlace
+	Chunks    int64
+	Condemned bool
+	Deleting  bool
+	Running   bool // its snapshot has not ended
+}
+
+// A Forgotten is a snapshot that is forgotten.
+type Forgotten struct {
+	ID      backup.SnapshotID
+	Shard   backup.ShardID
+	Number  backup.SnapshotNumber
+	Segment backup.Segment
+	// Needed: the snapshot is the base of the next or of a running one, or the chain of segments of
+	// a kept snapshot goes through it.
+	Needed bool
+}

@@ -1,0 +1,221 @@
+package sqliteindex
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"math"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/entindex"
+)
+
+// EachListing implements entindex.HotReader.
+func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, do func(first, last backup.SnapshotNumber, listing []byte) error) error {
+	const query = "SELECT first_snapshot, coalesce(last_snapshot, ?3), listing, " + ofBase + " FROM pages INDEXED BY pages_first WHERE shard = ?1 AND first_snapshot >= ?2" +
+		" UNION ALL SELECT ?3, ?3, listing, " + ofInterruptedBase + " FROM interrupted_pages WHERE shard = ?1"
+	var listing, base sql.RawBytes
+	return b.each(ctx, query, []any{int64(shard), int64(from), int64(math.MaxInt64)}, func(rows *sql.Rows) error {
+		var first, last backup.SnapshotNumber
+		if err := rows.Scan(&first, &last, &listing, &base); err != nil {
+			return err
+		}
+		return do(first, last, entindex.Whole(listing, base))
+	})
+}
+
+// HasLists implements entindex.HotReader.
+func (b *backend) HasLists(ctx context.Context, lists []backup.ChunkID) (bool, error) {
+	statement, err := b.prepare(ctx, selectKnownList)
+	if err != nil {
+		return false, err
+	}
+	for i := range lists {
+		n := 0
+		if err := statement.QueryRowContext(ctx, lists[i][:]).Scan(&n); err != nil || n == 0 {
+			return false, b.Wrap(err)
+		}
+	}
+	return true, nil
+}
+
+// EachList implements entindex.HotReader.
+func (b *backend) EachList(ctx context.Context, do func(backup.ChunkList) error) error {
+	var list, chunks sql.RawBytes
+	return b.each(ctx, "SELECT list, nested, chunks FROM chunk_lists", nil, func(rows *sql.Rows) error {
+		var l backup.ChunkList
+		if err := rows.Scan(&list, &l.Nested, &chunks); err != nil {
+			return err
+		}
+		copy(l.List[:], list)
+		l.Chunks = entindex.SplitIDs(chunks)
+		return do(l)
+	})
+}
+
+// placeReaders is how many connections read the places of chunks at the same time: a row takes more
+// time in the driver than in SQLite.
+const placeReaders = 2
+
+// EachPlace implements entindex.HotReader.
+func (b *backend) EachPlace(ctx context.Context, packs []int64, do func(index.PlaceOf) error) error {
+	condition, args := "id >= ?1 AND id < ?2", []any(nil)
+	if packs != nil {
+		list, err := json.Marshal(packs)
+		if err != nil {
+			return err
+		}
+		condition, args = condition+" AND pack IN (SELECT value FROM json_each(?3))", []any{string(list)}
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	readers, reading := errgroup.WithContext(ctx)
+	batches := make(chan []index.PlaceOf)
+	for n := range placeReaders {
+		from, to := idRange(n*256/placeReaders, (n+1)*256/placeReaders)
+		readers.Go(func() error {
+			for _, table := range []string{"chunks", "chunk_copies"} {
+				query := "SELECT id, pack, frame FROM " + table + " WHERE " + condition
+				if err := b.readPlaces(reading, query, append([]any{from, to}, args...), batches); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	var err error
+	go func() {
+		err = readers.Wait()
+		close(batches)
+	}()
+	for batch := range batches {
+		for _, place := range batch {
+			if err := do(place); err != nil {
+				return err
+			}
+		}
+	}
+	return err
+}
+
+// readPlaces sends the rows of a query for places in batches.
+func (b *backend) readPlaces(ctx context.Context, query string, args []any, batches chan<- []index.PlaceOf) error {
+	var batch []index.PlaceOf
+	send := func() error {
+		select {
+		case batches <- batch:
+			batch = nil
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	var id sql.RawBytes
+	err := b.each(ctx, query, args, func(rows *sql.Rows) error {
+		var place index.PlaceOf
+		if err := rows.Scan(&id, &place.Pack, &place.Frame); err != nil {
+			return err
+		}
+		place.Chunk = backup.ChunkID(id)
+		if batch == nil {
+			batch = make([]index.PlaceOf, 0, 1000)
+		}
+		if batch = append(batch, place); len(batch) == cap(batch) {
+			return send()
+		}
+		return nil
+	})
+	if err != nil || batch == nil {
+		return err
+	}
+	return send()
+}
+
+// idRange returns the least id with the first byte from, and what comes after all ids with a first
+// byte below to.
+func idRange(from, to int) (first, end []byte) {
+	if to < 256 {
+		return []byte{byte(from)}, []byte{byte(to)}
+	}
+	return []byte{byte(from)}, bytes.Repeat([]byte{0xff}, len(backup.ChunkID{})+1)
+}
+
+// These statements drop the places in packs of the chunks in [?2, ?3). A chunk of which there is a
+// copy in another pack keeps that place.
+const (
+	inPacks      = "pack IN (SELECT value FROM json_each(?1))"
+	promoteCopy  = "UPDATE chunks SET (pack, frame, frame_offset, length) = (SELECT pack, frame, frame_offset, length FROM chunk_copies k WHERE k.id = chunks.id AND NOT k." + inPacks + " ORDER BY pack LIMIT 1) WHERE id >= ?2 AND id < ?3 AND " + inPacks + " AND EXISTS (SELECT 1 FROM chunk_copies k WHERE k.id = chunks.id AND NOT k." + inPacks + ")"
+	dropPromoted = "DELETE FROM chunk_copies WHERE id >= ?2 AND id < ?3 AND (" + inPacks + " OR pack = (SELECT c.pack FROM chunks c WHERE c.id = chunk_copies.id))"
+	dropLists    = "DELETE FROM chunk_lists WHERE list >= ?2 AND list < ?3 AND list IN (SELECT id FROM chunks WHERE id >= ?2 AND id < ?3 AND " + inPacks + ")"
+	dropChunks   = "DELETE FROM chunks WHERE id >= ?2 AND id < ?3 AND " + inPacks
+)
+
+// DropPlaces implements entindex.HotWriter.
+func (w hotWriter) DropPlaces(ctx context.Context, packs []int64, digit byte) error {
+	list, err := json.Marshal(packs)
+	if err != nil {
+		return err
+	}
+	from, to := idRange(int(digit), int(digit)+1)
+	for _, query := range []string{promoteCopy, dropPromoted, dropLists, dropChunks} {
+		if _, err := w.exec(ctx, query, string(list), from, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// MovePlaces implements entindex.HotWriter.
+func (w hotWriter) MovePlaces(ctx context.Context, from, to int64, ids []backup.ChunkID) error {
+	for i := range ids {
+		for _, query := range []string{movePlace, moveCopy} {
+			if _, err := w.exec(ctx, query, from, to, ids[i][:]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+const (
+	movePlace = "UPDATE chunks SET pack = ?2 WHERE id = ?3 AND pack = ?1"
+	moveCopy  = "UPDATE chunk_copies SET pack = ?2 WHERE id = ?3 AND pack = ?1"
+)
+
+// A list that refers to one that is not known is of no use: whoever needs it reports both again.
+const dropIncomplete = "DELETE FROM chunk_lists WHERE NOT EXISTS (SELECT 1 FROM chunks WHERE chunks.id = chunk_lists.list) OR nested AND EXISTS (" +
+	"WITH RECURSIVE positions (at) AS (SELECT 1 WHERE length(chunk_lists.chunks) > 0 UNION ALL SELECT at + 16 FROM positions WHERE at + 16 < length(chunk_lists.chunks)) " +
+	"SELECT 1 FROM positions WHERE NOT EXISTS (SELECT 1 FROM chunk_lists below WHERE below.list = substr(chunk_lists.chunks, at, 16)))"
+
+// DropLists implements entindex.HotWriter.
+func (w hotWriter) DropLists(ctx context.Context) (int64, error) { return w.exec(ctx, dropIncomplete) }
+
+// These statements drop patches first, and then versions of which nothing else is a patch.
+const (
+	dropPatches  = "DELETE FROM pages INDEXED BY pages_last WHERE shard = ?1 AND last_snapshot IS NOT NULL AND last_snapshot < ?3 AND last_snapshot > ?2 AND first_snapshot > ?2 AND base IS NOT NULL"
+	dropVersions = "DELETE FROM pages INDEXED BY pages_last WHERE shard = ?1 AND last_snapshot IS NOT NULL AND last_snapshot < ?3 AND last_snapshot > ?2 AND first_snapshot > ?2" +
+		" AND NOT EXISTS (SELECT 1 FROM pages p INDEXED BY pages_key WHERE p.shard = pages.shard AND p.directory = pages.directory AND p.page = pages.page" +
+		" AND p.first_snapshot > pages.first_snapshot AND p.base = pages.first_snapshot)"
+)
+
+// DropVersions implements entindex.HotWriter.
+func (w hotWriter) DropVersions(ctx context.Context, shard backup.ShardID, after, before backup.SnapshotNumber) (int64, error) {
+	patches, err := w.exec(ctx, dropPatches, int64(shard), int64(after), int64(before))
+	if err != nil {
+		return 0, err
+	}
+	others, err := w.exec(ctx, dropVersions, int64(shard), int64(after), int64(before))
+	return patches + others, err
+}
+
+const endOpen = "UPDATE pages SET last_snapshot = ?2 WHERE shard = ?1 AND last_snapshot IS NULL"
+
+// EndOpen implements entindex.HotWriter.
+func (w hotWriter) EndOpen(ctx context.Context, shard backup.ShardID, last backup.SnapshotNumber) error {
+	_, err := w.exec(ctx, endOpen, int64(shard), int64(last))
+	return err
+}

@@ -1,0 +1,35 @@
+package index
+
+import (
+	"context"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// Sweeping is the part of the index with which the pruner finds objects in the store that no row
+// names. The order is: list the store, then ask the index. What Recognize says of an object that
+// the store had before is then final, except for a snapshot that is running or unknown.
+type Sweeping interface {
+	// Recognize returns what the index knows of each object and of its snapshot. Unless t is zero,
+	// it fails with ErrNotLeading once the term has ended.
+	Recognize(ctx context.Context, t Term, objects []StoredObject) ([]Recognized, error)
+	// NextSection returns the section of the store with which the sweep goes on: at first 0.
+	NextSection(ctx context.Context) (int, error)
+	// SetNextSection stores it. It fails with ErrNotLeading once the term has ended.
+	SetNextSection(ctx context.Context, t Term, section int) error
+}
+
+// A StoredObject is an object that the store has, as its name describes it.
+type StoredObject struct {
+	Snapshot backup.SnapshotID // for which it was written
+	ID       backup.PackID     // the last part of the name of an object of packs; of other objects: zero
+}
+
+// A Recognized is what the index knows of a StoredObject.
+type Recognized struct {
+	Known   bool           // the index has the snapshot, or had it
+	Ended   bool           // no pack can be registered for the snapshot any more, and its Segment is final
+	Removed bool           // the snapshot was forgotten, and its journal was deleted
+	Segment backup.Segment // attempt and parts of the valid segment; without parts, there is none
+	Named   bool           // a row of a pack, or of a plan, names the object
+}

@@ -1,0 +1,226 @@
+package installation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/pgindex"
+	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/testenv"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
+)
+
+// forgetting is an index with roles, and a shard with three committed snapshots.
+type forgetting struct {
+	*byRoles
+	snapshots []backup.SnapshotID
+	shard     backup.Shard
+	conns     map[Role]*pgx.Conn
+}
+
+func withSnapshots(t *testing.T) *forgetting {
+	t.Helper()
+	testtarget.Need(t, testtarget.Long)
+	if testing.Short() {
+		t.Skip("needs a real server: run without -short")
+	}
+	cluster, err := testenv.OpenCluster(testenv.Fast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	p := testPlan(t.TempDir())
+	p.Postgres.Name = "roles_forgetting"
+	runRoles(t, &p, cluster.DSN())
+	owner, err := pgindex.Open(t.Context(), as(t, &p, cluster.DSN(), Admin), pgindex.Options{MaxConns: 1})
+	if err == nil {
+		_, _, err = owner.Migrate(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = owner.Close() })
+	f := &forgetting{byRoles: openByRoles(t, &p, cluster.DSN()), conns: map[Role]*pgx.Conn{}}
+	for _, role := range roles {
+		if f.conns[role], err = pgx.Connect(t.Context(), as(t, &p, cluster.DSN(), role)); err != nil {
+			t.Fatal(err)
+		}
+		conn := f.conns[role]
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	}
+	filer, err := f.EnsureFiler(t.Context(), "filer")
+	if err == nil {
+		f.shard, err = f.EnsureShard(t.Context(), filer.ID, "shard", "/srv")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		s, err := f.BeginSnapshot(t.Context(), f.shard.ID, backup.Snapshot{ID: backup.NewSnapshotID()}, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.must(t, Admin, "UPDATE snapshots SET state = 'committed', committed = started, ended = started, recorded = true WHERE id = '"+s.ID.String()+"'")
+		f.must(t, Admin, "DELETE FROM walk_tasks")
+		f.must(t, Admin, "UPDATE shards SET last_good = '"+s.ID.String()+"', last_good_started = (SELECT started FROM snapshots WHERE id = '"+s.ID.String()+"'), last_good_number = last_number")
+		f.snapshots = append(f.snapshots, s.ID)
+	}
+	return f
+}
+
+func (f *forgetting) must(t *testing.T, role Role, statement string) {
+	t.Helper()
+	if _, err := f.conns[role].Exec(t.Context(), statement); err != nil {
+		t.Fatalf("%s: %s: %v", role, statement, err)
+	}
+}
+
+// refused fails the test unless the server refuses a statement for lack of a privilege.
+func (f *forgetting) refused(t *testing.T, role Role, statement string) {
+	t.Helper()
+	_, err := f.conns[role].Exec(t.Context(), statement)
+	var refusal *pgconn.PgError
+	if !errors.As(err, &refusal) || refusal.Code != "42501" {
+		t.Errorf("%s: %s: %v", role, statement, err)
+	}
+}
+
+// Only the pruner deletes, and only what is forgotten or condemned. Nobody changes the log.
+func TestOnlyThePrunerDeletes(t *testing.T) {
+	f := withSnapshots(t)
+	for role := range f.conns {
+		if role == Admin {
+			continue // it owns the tables
+		}
+		for _, table := range []string{"snapshots", "packs", "chunks", "chunk_copies", "chunk_lists"} {
+			if role != Pruner {
+				f.refused(t, role, "DELETE FROM "+table)
+			}
+			f.refused(t, role, "TRUNCATE "+table)
+		}
+		for _, statement := range []string{"DELETE FROM log", "UPDATE log SET reason = 'none'", "TRUNCATE log"} {
+			f.refused(t, role, statement)
+		}
+		f.refused(t, role, "INSERT INTO log (time, by, action, subject, reason, login) VALUES (0, 'me', 'forget', 'x', '', 'another')")
+		if role != Pruner && role != Committer {
+			f.refused(t, role, "INSERT INTO leaders (role, holder, epoch, until) VALUES ('pruner', 'me', 1, 1)")
+		}
+		if role != Operator {
+			f.refused(t, role, "DELETE FROM holds")
+		}
+	}
+	f.must(t, Admin, `INSERT INTO packs (pack, snapshot, object, object_offset, stored_bytes, frame_bytes, chunks)
+		SELECT id, id, id, 0, 1, '', 1 FROM snapshots`)
+	for _, statement := range []string{
+		"DELETE FROM snapshots", "DELETE FROM packs", "UPDATE snapshots SET state = 'deleting'", "UPDATE snapshots SET forgotten = now()",
+		"INSERT INTO leaders (role, holder, epoch, until) VALUES ('keeper', 'me', 1, 1)", "UPDATE packs SET object_offset = 7",
+		"INSERT INTO pages (shard) VALUES (1)", "UPDATE shards SET retired = true", "UPDATE snapshots SET bad = 'x'",
+	} {
+		f.refused(t, Pruner, statement)
+	}
+	f.must(t, Pruner, "UPDATE packs SET condemned = true")
+	f.refused(t, Pruner, "DELETE FROM packs")
+	f.must(t, Pruner, "UPDATE packs SET deleted = 1")
+	f.must(t, Pruner, "DELETE FROM packs")
+	if err := f.Forgetting.Forget(t.Context(), f.snapshots[0], "me", "old"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Remove(t.Context(), f.snapshots[0]); err != nil {
+		t.Error(err)
+	}
+}
+
+// Operators forget with bctl and without it, but not what is kept, and not without an entry of the
+// log.
+func TestOperatorsForget(t *testing.T) {
+	began := time.Now().Add(-time.Hour) // the clock of the server is this one
+	f := withSnapshots(t)
+	ctx := t.Context()
+	set := func(n int) string {
+		return fmt.Sprintf("UPDATE snapshots SET forgotten = now() WHERE id = '%s'", f.snapshots[n])
+	}
+	f.refused(t, Operator, set(0)) // nobody logged it
+	f.refused(t, Operator, set(2)) // the last good one
+	f.must(t, Operator, fmt.Sprintf("BEGIN; INSERT INTO log (time, by, action, subject, reason) VALUES (0, 'me', 'forget', '%s', ''); %s; COMMIT", f.snapshots[0], set(0)))
+	f.refused(t, Operator, fmt.Sprintf("UPDATE snapshots SET forgotten = NULL WHERE id = '%s'", f.snapshots[0]))
+	hold, err := f.AddHold(ctx, index.Hold{Snapshot: f.snapshots[1], By: "me", Reason: "audit"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.refused(t, Operator, set(1))
+	f.refused(t, Committer, set(1))
+	f.refused(t, Operator, "DELETE FROM holds")
+	f.refused(t, Operator, "UPDATE holds SET snapshot = NULL, shard = 1")
+	if err := f.RemoveHold(ctx, hold.ID, "me", "done"); err != nil {
+		t.Fatal(err)
+	}
+	reading := backup.NewPackID()
+	if err := f.BeginReading(ctx, reading, f.snapshots[1], time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	f.refused(t, Operator, set(1))
+	if err := f.EndReading(ctx, reading); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.committer.Forget(ctx, f.snapshots[1], "policy daily", "keep-last 1"); err != nil {
+		t.Error(err)
+	}
+	if err := f.Forgetting.Forget(ctx, f.snapshots[2], "me", ""); !errors.Is(err, index.ErrKept) {
+		t.Errorf("the last good snapshot: %v", err)
+	}
+	var log strings.Builder
+	for e, err := range f.Log(ctx, began) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Login == "" {
+			t.Errorf("entry %d has no user of the database", e.ID)
+		}
+		fmt.Fprintln(&log, e.Action, e.By)
+	}
+	if want := "forget me\nhold me\nrelease me\nforget policy daily\n"; log.String() != want {
+		t.Errorf("log:\n%swant:\n%s", log.String(), want)
+	}
+}
+
+// Operators measure what pruning would free, and delete nothing.
+func TestOperatorsMeasureWhatPruningFrees(t *testing.T) {
+	f := withSnapshots(t)
+	f.must(t, Admin, `INSERT INTO packs (pack, snapshot, object, object_offset, stored_bytes, frame_bytes, chunks)
+		SELECT id, id, id, 0, 11, '', 1 FROM snapshots`)
+	operator := f.operator
+	found, err := prune.Run(t.Context(), prune.Options{Index: operator, DryRun: true})
+	if err != nil || found.Packs != 3 || found.Bytes != 33 {
+		t.Errorf("%+v, %v", found, err)
+	}
+	for what, read := range map[string]func(context.Context) error{
+		"forgotten snapshots": func(ctx context.Context) error { _, err := operator.Forgotten(ctx); return err },
+		"work":                func(ctx context.Context) error { _, err := operator.PruneWork(ctx); return err },
+		"prunes":              func(ctx context.Context) error { _, err := operator.Prunes(ctx); return err },
+		"orphans": func(ctx context.Context) error {
+			_, err := operator.Recognize(ctx, index.Term{}, []index.StoredObject{{Snapshot: f.snapshots[0]}})
+			return err
+		},
+	} {
+		if err := read(t.Context()); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err = prune.Run(t.Context(), prune.Options{Index: operator, Holder: "operator"})
+	if err == nil {
+		t.Error("an operator prunes")
+	}
+}

@@ -1,0 +1,364 @@
+package prune
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// DefaultMaxUnused is the share of the stored bytes that may stay unused in packs that are needed in
+// part.
+const DefaultMaxUnused = 0.1
+
+// roundBytes bounds the bytes that one round copies, because batches cannot rely on the packs of a
+// round until it ends.
+const roundBytes = 8 << 30
+
+// An object is the packs of one object of the store, of which some frames are not needed.
+type object struct {
+	packs                 []int // positions in pass.packs, by offset
+	bytes, unused, chunks int64
+}
+
+// compact thins packs until at most MaxUnused of what is stored is unused.
+func (p *pass) compact(ctx context.Context) error {
+	for {
+		objects := p.choose(int64(p.exactChunks()/2), roundBytes)
+		if len(objects) == 0 || p.refused {
+			return nil
+		}
+		if err := p.round(ctx, objects); err != nil {
+			return err
+		}
+	}
+}
+
+// choose returns the objects to thin next, those with the largest unused share first, and remembers
+// that they were chosen.
+func (p *pass) choose(maxChunks, maxBytes int64) (chosen []*object) {
+	unused, kept := p.result.Unused, p.result.KeptBytes
+	tooMuch := func() bool { return float64(unused) > p.MaxUnused*float64(kept) }
+	if !tooMuch() {
+		return nil
+	}
+	byID := map[backup.PackID]*object{}
+	for i := range p.packs {
+		if k := &p.packs[i]; k.unused > 0 && !k.fixed() {
+			byID[k.Object] = &object{}
+		}
+	}
+	for i := range p.packs {
+		k := &p.packs[i]
+		o := byID[k.Object]
+		switch {
+		case o == nil:
+		case k.fixed():
+			delete(byID, k.Object)
+		default:
+			o.packs = append(o.packs, i)
+			o.bytes, o.unused, o.chunks = o.bytes+k.Bytes, o.unused+k.unused, o.chunks+k.Chunks
+		}
+	}
+	objects := make([]*object, 0, len(byID))
+	for _, o := range byID {
+		objects = append(objects, o)
+	}
+	slices.SortFunc(objects, func(a, b *object) int {
+		return cmp.Or(cmp.Compare(float64(b.unused)/float64(b.bytes), float64(a.unused)/float64(a.bytes)),
+			cmp.Compare(p.packs[a.packs[0]].Row, p.packs[b.packs[0]].Row))
+	})
+	for _, o := range objects {
+		maxChunks, maxBytes = maxChunks-o.chunks, maxBytes-(o.bytes-o.unused)
+		if !tooMuch() || maxChunks < 0 || maxBytes < 0 {
+			break
+		}
+		slices.SortFunc(o.packs, func(a, b int) int { return cmp.Compare(p.packs[a].Offset, p.packs[b].Offset) })
+		chosen = append(chosen, o)
+		unused, kept = unused-o.unused, kept-o.unused
+		for _, i := range o.packs {
+			p.packs[i].chosen = true
+		}
+	}
+	return chosen
+}
+
+// fixed reports whether the object of the pack stays as it is in this pass.
+func (k *packState) fixed() bool { return k.Running || k.Condemned || k.Deleting || k.chosen }
+
+// round condemns the packs of objects, finds the frames that are needed nevertheless, and copies
+// these into new objects. The packs are then deleted like those of which nothing is needed.
+func (p *pass) round(ctx context.Context, objects []*object) error {
+	p.step("condemning packs that are unused in part")
+	var all []int
+	for _, o := range objects {
+		all = append(all, o.packs...)
+	}
+	fence, err := p.Index.Fence(ctx)
+	if err != nil {
+		return err
+	}
+	needed, err := p.Index.Needed(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := p.Index.Condemn(ctx, p.term, p.rowsOf(all)); err != nil {
+		return err
+	}
+	contents, ok, err := p.contents(ctx, fence, needed, all)
+	if err != nil {
+		return err
+	}
+	if !ok { // too little memory
+		return p.Index.Acquit(ctx, p.term, p.rowsOf(all))
+	}
+	p.step("copying what is needed of packs")
+	c := copying{pass: p, contents: contents}
+	for _, o := range objects {
+		if err := c.add(ctx, o); err != nil {
+			return err
+		}
+	}
+	if err := c.flush(ctx); err != nil {
+		return err
+	}
+	if err := p.Index.Acquit(ctx, p.term, p.rowsOf(c.stay)); err != nil {
+		return err
+	}
+	return p.delete(ctx, c.gone)
+}
+
+// A content is what a pass has found in a pack that it thins.
+type content struct {
+	frameBytes []uint32
+	needed     []bool // by frame
+	places     []index.PlaceOf
+}
+
+// contents returns the contents of condemned packs. A frame is needed if one of its chunks is: by
+// needed versions of pages, or by those that may have appeared since the fence, which was read before
+// the packs were condemned. ok is false if memory does not suffice.
+func (p *pass) contents(ctx context.Context, fence map[backup.ShardID]backup.SnapshotNumber, needed map[backup.ShardID][]backup.SnapshotNumber, packs []int) (contents map[int64]*content, ok bool, err error) {
+	p.step("finding what is needed of packs")
+	contents = make(map[int64]*content, len(packs))
+	rows, chunks := p.rowsOf(packs), int64(0)
+	chosen := make(map[int64]bool, len(packs))
+	for _, i := range packs {
+		chosen[p.packs[i].Row] = true
+		chunks += p.packs[i].Chunks
+	}
+	for f, err := range p.Index.Frames(ctx) {
+		if err != nil {
+			return nil, false, err
+		}
+		if chosen[f.Row] {
+			contents[f.Row] = &content{frameBytes: f.Bytes, needed: make([]bool, len(f.Bytes))}
+		}
+	}
+	of := p.boundedFilter(chunks)
+	if err := p.eachPlace(ctx, rows, func(place index.PlaceOf) { of.add(&place.Chunk) }); err != nil {
+		return nil, false, err
+	}
+	found := map[backup.ChunkID]bool{}
+	limit := p.exactChunks()
+	note := func(id *backup.ChunkID) error {
+		if len(found) < limit && of.has(id) {
+			found[*id] = true
+		}
+		return nil
+	}
+	if err := p.references(ctx, nil, needed, note); err != nil {
+		return nil, false, err
+	}
+	if err := p.references(ctx, fence, nil, note); err != nil || len(found) >= limit {
+		return nil, false, err
+	}
+	err = p.eachPlace(ctx, rows, func(place index.PlaceOf) {
+		c := contents[place.Pack]
+		if c == nil || int(place.Frame) >= len(c.needed) {
+			return
+		}
+		c.places = append(c.places, place)
+		c.needed[place.Frame] = c.needed[place.Frame] || found[place.Chunk]
+	})
+	return contents, true, err
+}
+
+// A copying joins the copies of thinned packs in new objects.
+type copying struct {
+	*pass
+	contents map[int64]*content
+	data     []byte // the next object
+	move     index.Move
+	snapshot backup.SnapshotID // the next object is named after it
+	moving   []int             // packs of which move has copies, or that are dead
+
+	gone []int // packs that were moved, or of which nothing is needed
+	stay []int // packs that stay as they are
+}
+
+// add adds what is needed of an object's packs to the next object.
+func (c *copying) add(ctx context.Context, o *object) error {
+	kept, gain := int64(0), false
+	for _, i := range o.packs {
+		k := &c.packs[i]
+		for n, length := range c.contents[k.Row].frameBytes {
+			if c.contents[k.Row].needed[n] {
+				kept += int64(length)
+			} else {
+				gain = gain || length > 0
+			}
+		}
+	}
+	switch {
+	case !gain || c.refused:
+		c.stay = append(c.stay, o.packs...)
+		return nil
+	case kept == 0: // other backups have come to need nothing of it
+		rows := c.rowsOf(o.packs)
+		if err := c.Index.Deleting(ctx, c.term, rows); err != nil {
+			return err
+		}
+		for _, i := range o.packs {
+			c.deleted(&c.packs[i])
+		}
+		c.gone = append(c.gone, o.packs...)
+		return nil
+	}
+	if len(c.data) > 0 && int64(len(c.data))+kept > pack.TargetBytes {
+		if err := c.flush(ctx); err != nil {
+			return err
+		}
+	}
+	return c.read(ctx, o)
+}
+
+// read copies the needed frames of an object's packs. An object that is missing or damaged stays: it
+// is not for a prune to judge it.
+func (c *copying) read(ctx context.Context, o *object) error {
+	data, copies, dead := c.data, c.move.Copies, c.move.Dead
+	for _, i := range o.packs {
+		k := &c.packs[i]
+		content := c.contents[k.Row]
+		if !slices.Contains(content.needed, true) {
+			dead = append(dead, k.Row)
+			continue
+		}
+		start := len(data)
+		at := pack.Place{Object: store.PackName(k.Snapshot, k.Object), Offset: k.Offset, Bytes: k.Bytes}
+		var err error
+		data, err = pack.ReadThin(ctx, data, c.Store, at, cmp.Or(k.Sealed, k.PackPlace.Pack), content.frameBytes, func(n int) bool { return content.needed[n] })
+		switch {
+		case err == nil:
+		case errors.Is(err, fs.ErrPermission):
+			c.refuse(err)
+			c.stay = append(c.stay, o.packs...)
+			return nil
+		case errors.Is(err, backup.ErrNotFound), errors.Is(err, backup.ErrCorrupt), errors.Is(err, backup.ErrInvalid):
+			c.Log.Warn("a pack cannot be thinned, and stays as it is (bctl doctor says more)", "pack", k.PackPlace.Pack.String(), "error", err)
+			c.stay = append(c.stay, o.packs...)
+			return nil
+		default:
+			return err
+		}
+		copied := index.PackCopy{Row: k.Row, Pack: backup.NewPackID(), Offset: int64(start), Bytes: int64(len(data) - start)}
+		for n, length := range content.frameBytes {
+			if !content.needed[n] {
+				length = 0
+			}
+			copied.FrameBytes = append(copied.FrameBytes, length)
+		}
+		for _, place := range content.places {
+			if content.needed[place.Frame] {
+				copied.Chunks = append(copied.Chunks, place.Chunk)
+			}
+		}
+		copies = append(copies, copied)
+	}
+	if len(c.moving) == 0 {
+		c.snapshot = c.packs[o.packs[0]].Snapshot
+	}
+	c.data, c.move.Copies, c.move.Dead = data, copies, dead
+	c.moving = append(c.moving, o.packs...)
+	return nil
+}
+
+// refuse notes that this process cannot copy packs now. What a pass deletes otherwise is more urgent.
+func (c *copying) refuse(err error) {
+	c.refused = true
+	c.Log.Warn("packs that are unused in part stay as they are, because the store does not let them be copied (renew the permissions of the pruner, or make room)", "error", err)
+}
+
+// flush writes the next object, and moves the packs to it. The index knows the object before the
+// store has it: a pass that ends in between leaves nothing that the next one does not find.
+func (c *copying) flush(ctx context.Context) error {
+	if len(c.moving) == 0 {
+		return nil
+	}
+	c.step("copying what is needed of packs")
+	id := backup.NewPackID()
+	plan, err := c.Index.Plan(ctx, c.term, c.snapshot, id)
+	if err != nil {
+		return err
+	}
+	err = c.Store.Put(ctx, store.PackName(c.snapshot, id), c.data)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, store.ErrFull) {
+		c.refuse(err)
+		c.stay = append(c.stay, c.moving...)
+		c.data, c.move, c.moving = c.data[:0], index.Move{}, nil
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c.move.Plan = plan
+	if err := c.Index.Move(ctx, c.term, c.move); err != nil {
+		return err
+	}
+	c.moved()
+	return nil
+}
+
+// moved counts what flush did.
+func (c *copying) moved() {
+	for i := range c.move.Copies {
+		copied := &c.move.Copies[i]
+		k := &c.packs[c.rows[copied.Row]]
+		c.result.Thinned++
+		c.result.Copied += copied.Bytes
+		c.result.Freed += k.Bytes - copied.Bytes
+		c.result.KeptBytes -= k.Bytes - copied.Bytes
+		c.result.Unused -= k.unused
+		k.Deleting = true
+	}
+	for _, row := range c.move.Dead {
+		c.deleted(&c.packs[c.rows[row]])
+	}
+	c.gone = append(c.gone, c.moving...)
+	c.data, c.move, c.moving = c.data[:0], index.Move{}, nil
+}
+
+// wouldCompact adds to the result what compact would do, as far as it is known beforehand.
+func (p *pass) wouldCompact() {
+	const all = 1 << 62
+	for _, o := range p.choose(all, all) {
+		for _, i := range o.packs {
+			k := &p.packs[i]
+			if k.marked == 0 {
+				p.deleted(k)
+				continue
+			}
+			p.result.Thinned++
+			p.result.Copied += k.Bytes - k.unused
+			p.result.Freed += k.unused
+			p.result.KeptBytes -= k.unused
+			p.result.Unused -= k.unused
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package prune
+
+import (
+	"encoding/binary"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// A filter is a Bloom filter of chunks. has is never false for a chunk that was added. It is true
+// for about one in 2,000 of the others, if there are no more chunks than it was made for.
+type filter struct {
+	bits []uint64 // the number of bits is a power of 2
+	mask uint64
+}
+
+const (
+	filterBits   = 16 // per chunk, at least
+	filterHashes = 11
+)
+
+// newFilter returns a filter for n chunks.
+func newFilter(n int64) *filter {
+	bits := uint64(1 << 10)
+	for bits < uint64(n)*filterBits {
+		bits <<= 1
+	}
+	return &filter{bits: make([]uint64, bits/64), mask: bits - 1}
+}
+
+// filterBytes returns the size of a filter for n chunks.
+func filterBytes(n int64) int64 {
+	bytes := int64(1 << 7)
+	for bytes*8 < n*filterBits {
+		bytes <<= 1
+	}
+	return bytes
+}
+
+// Chunk ids are hashes, so that parts of them are independent hashes already. An odd step visits
+// different bits.
+func hashes(id *backup.ChunkID) (at, step uint64) {
+	return binary.LittleEndian.Uint64(id[:8]), binary.LittleEndian.Uint64(id[8:]) | 1
+}
+
+func (f *filter) add(id *backup.ChunkID) {
+	at, step := hashes(id)
+	for range filterHashes {
+		f.bits[at&f.mask>>6] |= 1 << (at & 63)
+		at += step
+	}
+}
+
+func (f *filter) has(id *backup.ChunkID) bool {
+	at, step := hashes(id)
+	for range filterHashes {
+		if f.bits[at&f.mask>>6]&(1<<(at&63)) == 0 {
+			return false
+		}
+		at += step
+	}
+	return true
+}

@@ -1,0 +1,259 @@
+package prune
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/listing"
+)
+
+// listsAtOnce bounds the list chunks that are looked up at a time.
+const listsAtOnce = 10_000
+
+// mark marks a chunk of a pack.
+func (p *pass) mark(place index.PlaceOf) {
+	i, ok := p.rows[place.Pack]
+	if !ok {
+		return
+	}
+	k := &p.packs[i]
+	k.marked++
+	if n := int(place.Frame); n < k.frames {
+		p.frames[(k.frame+n)/64] |= 1 << ((k.frame + n) % 64)
+	}
+}
+
+// unmark takes back the marks of a pack.
+func (p *pass) unmark(k *packState) {
+	k.marked = 0
+	for n := k.frame; n < k.frame+k.frames; n++ {
+		p.frames[n/64] &^= 1 << (n % 64)
+	}
+}
+
+// measure finds out how much of each pack is unused.
+func (p *pass) measure(ctx context.Context) error {
+	for f, err := range p.Index.Frames(ctx) {
+		if err != nil {
+			return err
+		}
+		i, ok := p.rows[f.Row]
+		if !ok {
+			continue
+		}
+		k := &p.packs[i]
+		switch {
+		case k.Running: // what its snapshot needs is not known yet
+		case k.marked == 0:
+			k.unused = k.Bytes
+		default:
+			for n := range min(k.frames, len(f.Bytes)) {
+				if p.frames[(k.frame+n)/64]&(1<<((k.frame+n)%64)) == 0 {
+					k.unused += int64(f.Bytes[n])
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// count adds up how many chunks of each pack are marked, of the chunks that in selects.
+func (p *pass) count(ctx context.Context, needed map[backup.ShardID][]backup.SnapshotNumber, in func(*backup.ChunkID) bool, chunks int64) error {
+	marks := newFilter(chunks)
+	err := p.references(ctx, nil, needed, func(id *backup.ChunkID) error {
+		if in(id) {
+			marks.add(id)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for place, err := range p.Index.Places(ctx, nil) {
+		if err != nil {
+			return err
+		}
+		if in(&place.Chunk) && marks.has(&place.Chunk) {
+			p.mark(place)
+		}
+	}
+	return nil
+}
+
+// suspects returns the rows of the packs whose marked chunks may all be errors of the filter.
+func (p *pass) suspects() (suspects []int64) {
+	for i := range p.packs {
+		if k := &p.packs[i]; k.marked > 0 && k.marked <= 8+k.Chunks/500 && !k.Running {
+			suspects = append(suspects, k.Row)
+		}
+	}
+	return suspects
+}
+
+// verify counts the marked chunks of suspects again, exactly.
+func (p *pass) verify(ctx context.Context, needed map[backup.ShardID][]backup.SnapshotNumber, suspects []int64) error {
+	if len(suspects) == 0 {
+		return nil
+	}
+	p.step("checking what seems to be needed")
+	chunks := int64(0)
+	for _, row := range suspects {
+		chunks += p.packs[p.rows[row]].Chunks
+	}
+	// The chunks of suspects, so that few of the others are held in memory.
+	of := p.boundedFilter(chunks)
+	if err := p.eachPlace(ctx, suspects, func(place index.PlaceOf) { of.add(&place.Chunk) }); err != nil {
+		return err
+	}
+	exact := map[backup.ChunkID]bool{}
+	limit := p.exactChunks()
+	err := p.references(ctx, nil, needed, func(id *backup.ChunkID) error {
+		if len(exact) < limit && of.has(id) {
+			exact[*id] = true
+		}
+		return nil
+	})
+	if err != nil || len(exact) >= limit {
+		return err // too many of them are needed: these packs stay
+	}
+	for _, row := range suspects {
+		p.unmark(&p.packs[p.rows[row]])
+	}
+	return p.eachPlace(ctx, suspects, func(place index.PlaceOf) {
+		if exact[place.Chunk] {
+			p.mark(place)
+		}
+	})
+}
+
+// boundedFilter returns a filter for n chunks. If memory does not suffice, it has more errors.
+func (p *pass) boundedFilter(n int64) *filter { return newFilter(min(n, p.MemoryBytes*8/filterBits)) }
+
+// exactChunks is how many chunks are held in memory, one by one.
+func (p *pass) exactChunks() int { return int(p.MemoryBytes / 64) }
+
+// eachPlace calls do for each place in one of the packs.
+func (p *pass) eachPlace(ctx context.Context, rows []int64, do func(index.PlaceOf)) error {
+	for place, err := range p.Index.Places(ctx, rows) {
+		if err != nil {
+			return err
+		}
+		do(place)
+	}
+	return nil
+}
+
+// references calls do for each chunk to which a page refers, directly or through list chunks. from
+// and needed are as in index.Pruning.References, by shard; if nil, they stand for all pages. A chunk
+// may come several times, and a few may come that only an unneeded list refers to. It fails if it
+// cannot know all references.
+func (p *pass) references(ctx context.Context, from map[backup.ShardID]backup.SnapshotNumber, needed map[backup.ShardID][]backup.SnapshotNumber, do func(id *backup.ChunkID) error) error {
+	shards, err := p.Index.Fence(ctx)
+	if err != nil {
+		return err
+	}
+	lists := &listsFound{pass: p, filter: newFilter(p.lists)}
+	for _, shard := range slices.Sorted(maps.Keys(shards)) {
+		var of []backup.SnapshotNumber
+		if needed != nil {
+			of = append([]backup.SnapshotNumber{}, needed[shard]...)
+		}
+		for data, err := range p.Index.References(ctx, shard, from[shard], of) {
+			if err != nil {
+				return err
+			}
+			chunks, err := listing.ReadChunks(data)
+			if err != nil {
+				return fmt.Errorf("a page of shard %d cannot be read, so that it is not known to which chunks it refers: %w", shard, err)
+			}
+			if err := lists.add(ctx, chunks.Lists); err != nil {
+				return err
+			}
+			for _, ids := range [][]backup.ChunkID{chunks.Lists, chunks.Other} {
+				for i := range ids {
+					if err := do(&ids[i]); err != nil {
+						return err
+					}
+				}
+			}
+		}
+	}
+	return lists.below(ctx, do)
+}
+
+// listsFound are the list chunks to which pages refer.
+type listsFound struct {
+	*pass
+	filter  *filter
+	found   int              // how many were added
+	pending []backup.ChunkID // not looked up yet
+}
+
+// add adds list chunks. Each must be known to the index: otherwise what it refers to is not.
+func (l *listsFound) add(ctx context.Context, ids []backup.ChunkID) error {
+	for i := range ids {
+		if !l.filter.has(&ids[i]) {
+			l.filter.add(&ids[i])
+			l.pending = append(l.pending, ids[i])
+			l.found++
+		}
+	}
+	if len(l.pending) < listsAtOnce {
+		return nil
+	}
+	return l.lookUp(ctx)
+}
+
+func (l *listsFound) lookUp(ctx context.Context) error {
+	known, err := l.Index.HasLists(ctx, l.pending)
+	if err == nil && !known {
+		err = fmt.Errorf("the index has lost what some list chunks refer to: nothing can be deleted safely: %w", backup.ErrCorrupt)
+	}
+	l.pending = l.pending[:0]
+	return err
+}
+
+// below calls do for each chunk to which the lists refer, also through other lists. Lists of lists
+// are followed first, level by level.
+func (l *listsFound) below(ctx context.Context, do func(id *backup.ChunkID) error) error {
+	if err := l.lookUp(ctx); err != nil || l.found == 0 {
+		return err
+	}
+	for more := true; more; {
+		more = false
+		for list, err := range l.Index.ChunkLists(ctx) {
+			if err != nil {
+				return err
+			}
+			if !list.Nested || !l.filter.has(&list.List) {
+				continue
+			}
+			before := l.found
+			if err := l.add(ctx, list.Chunks); err != nil {
+				return err
+			}
+			more = more || l.found > before
+		}
+		if err := l.lookUp(ctx); err != nil {
+			return err
+		}
+	}
+	for list, err := range l.Index.ChunkLists(ctx) {
+		if err != nil {
+			return err
+		}
+		if !l.filter.has(&list.List) {
+			continue
+		}
+		for i := range list.Chunks {
+			if err := do(&list.Chunks[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,479 @@
+package prune
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/loop"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// ErrBusy reports that another process prunes this repository.
+var ErrBusy = errors.New("another prune of this repository is running")
+
+// An Index is what pruning needs of the index.
+type Index interface {
+	index.Pruning
+	index.Sweeping
+	index.Leading
+	MayDelete(ctx context.Context, d index.Deletion) error
+	Deleted(ctx context.Context, d index.Deletion, complete bool) error
+	ListShards(ctx context.Context, f index.ShardFilter) ([]index.ShardStatus, error)
+}
+
+// Options are the settings of a Run.
+type Options struct {
+	Index  Index
+	Store  store.Store
+	Holder string // name of this process, which no other has
+	By     string // who prunes, for the log; empty: the pruner
+	Log    *slog.Logger
+	// MemoryBytes bounds the filters; 0: 256 MiB.
+	MemoryBytes int64
+	// MaxUnused is the share of what is stored that may stay unused, in packs that are needed in part.
+	// If there is more, such packs are thinned. 1: none is.
+	MaxUnused float64
+	// DryRun deletes nothing, and only returns what Run would delete.
+	DryRun bool
+	// Without are snapshots that a DryRun treats as forgotten.
+	Without []backup.SnapshotID
+	// Sweep: a Run also sweeps the whole store (sweep.go).
+	Sweep bool
+	// BeforeDelete, if not nil, is called after the index has recorded which objects are to be
+	// deleted, and before they are deleted: once for those that an earlier run left, if any, and
+	// once for those of this run.
+	BeforeDelete func(ctx context.Context) error
+	// Progress, if not nil, is called when a step begins.
+	Progress func(step string)
+}
+
+// A Summary is what a Run deleted, or would delete.
+type Summary struct {
+	Packs     int   // deleted packs
+	Bytes     int64 // stored bytes of these
+	Chunks    int64 // chunks in these
+	Versions  int64 // versions of pages; 0 in a dry run
+	Snapshots int   // forgotten snapshots that were removed with their journals
+	Thinned   int   // packs that were replaced by copies without unneeded frames
+	Freed     int64 // what the copies have less
+	Copied    int64 // stored bytes of the copies
+	KeptPacks int   // packs that remain
+	KeptBytes int64 // stored bytes of these
+	Stored    int64 // stored bytes of all packs before
+	Unused    int64 // of KeptBytes, the frames of which no snapshot needs anything
+	Swept     Swept
+}
+
+// Role is the role of the process that prunes.
+const Role = "pruner"
+
+const (
+	term          = time.Minute
+	renewTerm     = 15 * time.Second
+	defaultMemory = 256 << 20
+	// objectsAtOnce is how many objects one request deletes at most.
+	objectsAtOnce = 1000
+)
+
+// Run deletes what no snapshot needs, in one pass. It fails with ErrBusy while another process
+// prunes, and with an index.StoppedError if it would delete so much that operators must confirm it.
+// After any other error, Run can be called again at once: it continues what was left.
+func Run(ctx context.Context, o Options) (Summary, error) {
+	if o.MemoryBytes <= 0 {
+		o.MemoryBytes = defaultMemory
+	}
+	o.By = cmp.Or(o.By, Role)
+	p := &pass{Options: o}
+	if o.DryRun {
+		err := p.dryRun(ctx)
+		return p.result, err
+	}
+	err := p.lead(ctx, func(ctx context.Context) error {
+		started := time.Now()
+		err := p.run(ctx)
+		// What was freed before an error is noted, too, if this process still leads.
+		if noteErr := p.note(context.WithoutCancel(ctx), time.Since(started)); err == nil {
+			err = noteErr
+		}
+		return err
+	})
+	return p.result, err
+}
+
+// lead calls do as the leading pruner. It fails with ErrBusy if another process leads.
+func (p *pass) lead(ctx context.Context, do func(context.Context) error) error {
+	t, ok, err := p.Index.Lead(ctx, Role, p.Holder, term)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return ErrBusy
+	}
+	p.term = t
+	leading, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	renewing := p.renew(leading, end)
+	err = do(leading)
+	end(nil)
+	renewing()
+	if cause := context.Cause(leading); err != nil && ctx.Err() == nil && errors.Is(cause, index.ErrNotLeading) {
+		err = cause
+	}
+	return errors.Join(err, p.Index.Resign(context.WithoutCancel(ctx), t))
+}
+
+// A pass is one Run.
+type pass struct {
+	Options
+	term   index.Term
+	result Summary
+
+	lists  int64 // number of list chunks that the index knows
+	packs  []packState
+	rows   map[int64]int // position in packs, by row
+	frames []uint64      // a bit for each frame of each pack: it has a marked chunk
+
+	refused bool // the store does not let packs be copied
+}
+
+// A packState is a pack and what is marked of it.
+type packState struct {
+	index.Pack
+	marked int64 // chunks
+	frame  int   // position of its first frame in pass.frames
+	frames int
+	unused int64 // bytes of its frames without a marked chunk; of a pack without any, all bytes
+	chosen bool  // to be thinned, in this pass
+}
+
+// renew renews the term until ctx is done. It ends ctx if the term is lost. The result waits for
+// the end.
+func (p *pass) renew(ctx context.Context, end context.CancelCauseFunc) (wait func()) {
+	done := make(chan struct{})
+	var renewed atomic.Int64
+	renewed.Store(time.Now().UnixNano())
+	go func() {
+		defer close(done)
+		loop.Every(ctx, renewTerm, func() {
+			t, ok, err := p.Index.Lead(ctx, Role, p.Holder, term)
+			switch {
+			case err == nil && ok && t.Epoch == p.term.Epoch:
+				renewed.Store(time.Now().UnixNano())
+			case err == nil && ok: // a new term: this process was paused for longer than its own
+				end(fmt.Errorf("the pruner's term ended: %w", errors.Join(index.ErrNotLeading, p.Index.Resign(context.WithoutCancel(ctx), t))))
+			case err == nil || time.Since(time.Unix(0, renewed.Load())) > term:
+				end(fmt.Errorf("the pruner's term ended: %w", index.ErrNotLeading))
+			}
+		})
+	}()
+	return func() { <-done }
+}
+
+// note records in the index what this pass has freed.
+func (p *pass) note(ctx context.Context, took time.Duration) error {
+	r := &p.result
+	return p.Index.NotePrune(ctx, p.term, index.Prune{
+		Took: took, Packs: r.Packs, Bytes: r.Bytes, Freed: r.Freed, Copied: r.Copied, Snapshots: r.Snapshots,
+	})
+}
+
+func (p *pass) step(name string) {
+	if p.Progress != nil {
+		p.Progress(name)
+	}
+}
+
+func (p *pass) run(ctx context.Context) error {
+	p.step("finishing the last run")
+	if err := p.load(ctx); err != nil {
+		return err
+	}
+	if err := p.finish(ctx); err != nil {
+		return err
+	}
+	fence, err := p.Index.Fence(ctx)
+	if err != nil {
+		return err
+	}
+	candidates, err := p.candidates(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := p.Index.MayDelete(ctx, p.wouldDelete(candidates)); err != nil {
+		return err
+	}
+	err = p.carryOut(ctx, fence, candidates)
+	return errors.Join(err, p.Index.Deleted(context.WithoutCancel(ctx), index.Deletion{By: p.By, Bytes: p.result.Bytes + p.result.Freed}, err == nil))
+}
+
+// wouldDelete returns what the pass would delete and free, for the brake. The pass itself is not
+// changed.
+func (p *pass) wouldDelete(candidates []int) index.Deletion {
+	would := *p
+	would.packs = slices.Clone(p.packs)
+	for _, i := range candidates {
+		would.deleted(&would.packs[i])
+	}
+	would.wouldCompact()
+	return index.Deletion{By: p.By, Bytes: would.result.Bytes + would.result.Freed, OfBytes: p.result.Stored}
+}
+
+// carryOut deletes the candidates and what else nothing needs.
+func (p *pass) carryOut(ctx context.Context, fence map[backup.ShardID]backup.SnapshotNumber, candidates []int) error {
+	if err := p.condemn(ctx, fence, candidates); err != nil {
+		return err
+	}
+	if err := p.compact(ctx); err != nil {
+		return err
+	}
+	if err := p.history(ctx); err != nil || !p.Sweep {
+		return err
+	}
+	return p.sweepSections(ctx, Sections)
+}
+
+// dryRun finds what Run would delete.
+func (p *pass) dryRun(ctx context.Context) error {
+	if err := p.load(ctx); err != nil {
+		return err
+	}
+	candidates, err := p.candidates(ctx, p.Without)
+	if err != nil {
+		return err
+	}
+	for _, i := range candidates {
+		p.deleted(&p.packs[i])
+	}
+	p.wouldCompact()
+	if !p.Sweep {
+		return nil
+	}
+	return p.sweepSections(ctx, Sections)
+}
+
+func (p *pass) deleted(k *packState) {
+	k.Deleting = true
+	p.result.Packs++
+	p.result.Bytes += k.Bytes
+	p.result.Chunks += k.Chunks
+	p.result.KeptPacks--
+	p.result.KeptBytes -= k.Bytes
+	p.result.Unused -= k.unused
+}
+
+// load reads the packs, and counts their frames and the list chunks.
+func (p *pass) load(ctx context.Context) error {
+	p.rows = map[int64]int{}
+	for k, err := range p.Index.Packs(ctx) {
+		if err != nil {
+			return err
+		}
+		p.rows[k.Row] = len(p.packs)
+		p.packs = append(p.packs, packState{Pack: k})
+	}
+	frames := 0
+	for f, err := range p.Index.Frames(ctx) {
+		if err != nil {
+			return err
+		}
+		if i, ok := p.rows[f.Row]; ok {
+			p.packs[i].frame, p.packs[i].frames = frames, len(f.Bytes)
+			frames += len(f.Bytes)
+		}
+	}
+	p.frames = make([]uint64, (frames+63)/64)
+	for _, err := range p.Index.ChunkLists(ctx) {
+		if err != nil {
+			return err
+		}
+		p.lists++
+	}
+	return nil
+}
+
+// finish takes back what an earlier run has condemned, and finishes what it has begun to delete.
+func (p *pass) finish(ctx context.Context) error {
+	var acquit, deleting []int
+	for i := range p.packs {
+		switch k := &p.packs[i]; {
+		case k.Deleting:
+			deleting = append(deleting, i)
+		case k.Condemned:
+			acquit = append(acquit, i)
+			k.Condemned = false
+		}
+	}
+	if err := p.Index.Acquit(ctx, p.term, p.rowsOf(acquit)); err != nil {
+		return err
+	}
+	if err := p.delete(ctx, deleting); err != nil {
+		return err
+	}
+	return p.Index.DropLists(ctx)
+}
+
+func (p *pass) rowsOf(packs []int) []int64 {
+	rows := make([]int64, len(packs))
+	for i, at := range packs {
+		rows[i] = p.packs[at].Row
+	}
+	return rows
+}
+
+// candidates returns the packs of which no chunk is needed, and whose snapshots have ended. All packs
+// of an object are candidates, or none.
+func (p *pass) candidates(ctx context.Context, without []backup.SnapshotID) ([]int, error) {
+	p.step("finding what is needed")
+	needed, err := p.Index.Needed(ctx, without)
+	if err != nil {
+		return nil, err
+	}
+	total := int64(0)
+	for i := range p.packs {
+		total += p.packs[i].Chunks
+	}
+	parts := 1
+	for filterBytes(total/int64(parts)+total/int64(parts)/8) > p.MemoryBytes && parts < 256 {
+		parts *= 2
+	}
+	for part := range parts {
+		in := func(id *backup.ChunkID) bool { return int(id[0])*parts>>8 == part }
+		if err := p.count(ctx, needed, in, total/int64(parts)); err != nil {
+			return nil, err
+		}
+	}
+	suspects := p.suspects()
+	if err := p.verify(ctx, needed, suspects); err != nil {
+		return nil, err
+	}
+	if err := p.measure(ctx); err != nil {
+		return nil, err
+	}
+	objects := map[backup.PackID]bool{} // true: it is needed
+	for i := range p.packs {
+		k := &p.packs[i]
+		objects[k.Object] = objects[k.Object] || k.marked > 0 || k.Running || k.Deleting
+		if !k.Deleting {
+			p.result.KeptPacks++
+			p.result.KeptBytes += k.Bytes
+			p.result.Unused += k.unused
+		}
+	}
+	p.result.Stored = p.result.KeptBytes
+	var candidates []int
+	for i := range p.packs {
+		if !objects[p.packs[i].Object] {
+			candidates = append(candidates, i)
+		}
+	}
+	return candidates, nil
+}
+
+// condemn condemns candidates, acquits those that batches have come to rely on in the meantime, and
+// deletes the others.
+func (p *pass) condemn(ctx context.Context, fence map[backup.ShardID]backup.SnapshotNumber, candidates []int) error {
+	if len(candidates) == 0 {
+		return nil
+	}
+	p.step("condemning packs")
+	rows := p.rowsOf(candidates)
+	if err := p.Index.Condemn(ctx, p.term, rows); err != nil {
+		return err
+	}
+	needed, err := p.neededSince(ctx, fence, rows)
+	if err != nil {
+		return err
+	}
+	var acquit, deleting []int
+	for _, i := range candidates {
+		if needed[p.packs[i].Object] {
+			acquit = append(acquit, i)
+		} else {
+			deleting = append(deleting, i)
+		}
+	}
+	if err := p.Index.Acquit(ctx, p.term, p.rowsOf(acquit)); err != nil {
+		return err
+	}
+	if err := p.Index.Deleting(ctx, p.term, p.rowsOf(deleting)); err != nil {
+		return err
+	}
+	for _, i := range deleting {
+		p.deleted(&p.packs[i])
+	}
+	return p.delete(ctx, deleting)
+}
+
+// neededSince returns the objects of condemned packs to which a page refers that may have appeared
+// since the fence.
+func (p *pass) neededSince(ctx context.Context, fence map[backup.ShardID]backup.SnapshotNumber, condemned []int64) (map[backup.PackID]bool, error) {
+	p.step("checking what backups rely on")
+	chunks := int64(0)
+	for _, row := range condemned {
+		chunks += p.packs[p.rows[row]].Chunks
+	}
+	of := p.boundedFilter(chunks)
+	if err := p.eachPlace(ctx, condemned, func(place index.PlaceOf) { of.add(&place.Chunk) }); err != nil {
+		return nil, err
+	}
+	found := map[backup.ChunkID]bool{}
+	limit := p.exactChunks()
+	err := p.references(ctx, fence, nil, func(id *backup.ChunkID) error {
+		if len(found) < limit && of.has(id) {
+			found[*id] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	// If there are too many, all packs stay: the next pass marks these references.
+	all := len(found) >= limit
+	needed := map[backup.PackID]bool{}
+	err = p.eachPlace(ctx, condemned, func(place index.PlaceOf) {
+		if all || found[place.Chunk] {
+			needed[p.packs[p.rows[place.Pack]].Object] = true
+		}
+	})
+	return needed, err
+}
+
+// delete deletes the objects of packs, and then the packs.
+func (p *pass) delete(ctx context.Context, packs []int) error {
+	if len(packs) == 0 {
+		return nil
+	}
+	if p.BeforeDelete != nil {
+		if err := p.BeforeDelete(ctx); err != nil {
+			return err
+		}
+	}
+	names := make([]string, 0, len(packs))
+	for _, i := range packs {
+		names = append(names, store.PackName(p.packs[i].Snapshot, p.packs[i].Object))
+	}
+	slices.Sort(names)
+	for group := range slices.Chunk(slices.Compact(names), objectsAtOnce) {
+		p.step("deleting packs")
+		if err := p.Store.Delete(ctx, group...); err != nil {
+			return err
+		}
+	}
+	p.step("dropping what the index knows of deleted packs")
+	rows := p.rowsOf(packs)
+	for digit := range 256 {
+		if err := p.Index.DropPlaces(ctx, rows, byte(digit)); err != nil {
+			return err
+		}
+	}
+	_, err := p.Index.DropPacks(ctx, rows)
+	return err
+}

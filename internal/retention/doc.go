@@ -1,0 +1,51 @@
+// Package retention decides which snapshots of a shard are kept, and which are forgotten. It is
+// pure: it takes rules, snapshots and times, and returns decisions with their reasons. It reads no
+// clock and deletes nothing.
+//
+// # The rules of restic
+//
+// The decisions are those of restic 0.19.1 (doc/060_forget.rst, internal/data/snapshot_policy.go),
+// and the tests compare both. Snapshots are examined from the newest to the oldest. A snapshot is
+// kept if any rule keeps it. The rules do not affect each other.
+//
+//   - keep-last N keeps the newest N.
+//   - keep-hourly N keeps the newest snapshot of each of the last N hours that have any, and
+//     likewise the rules of days, ISO weeks, months and years. These are hours, days … of the
+//     calendar. They are not counted back from now, and those without a snapshot do not count.
+//   - A rule that has counts left when the oldest snapshot is reached keeps that one too, although
+//     another one of the same hour, day … is kept. So a history that is shorter than the rule asks
+//     for is kept from its beginning.
+//   - keep-within P keeps the snapshots that are newer than the newest one minus P. The newest one is
+//     the reference, not the time of the decision: if backups stop, nothing is forgotten.
+//     Its variants keep the newest of each hour, day … of this period, and the oldest snapshot if it
+//     is in the period.
+//   - keep-tag keeps the snapshots that have all tags of one of its lists.
+//
+// # The rules of Proxmox Backup Server
+//
+// With the style pbs the rules are applied one after the other, from keep-last to keep-yearly
+// (pbs-datastore/src/prune.rs). A rule skips each hour, day … of which an earlier rule keeps a
+// snapshot, and does not count it. It keeps the newest snapshot of each of the next N, and the
+// others of these N are forgotten, whatever later rules say. There is no rule of periods or tags.
+//
+// # What the rules do not decide
+//
+// Rules that count consider good snapshots only. A snapshot that is not good takes nobody's place.
+// It is kept by keep-within and keep-tag, and until there is a newer one that is good.
+//
+// A hold keeps a snapshot, whatever the rules say. By the rules of restic a hold changes the fate
+// of its own snapshot only. By those of Proxmox Backup Server, snapshots on hold are not
+// considered, so other snapshots take their places. The base of a running snapshot is kept. The
+// last good snapshot is kept, unless the shard is retired.
+//
+// # Ties
+//
+// Snapshots of the same time are ordered by their ids, the greatest first, so that the order of the
+// input does not matter. restic leaves this order to chance.
+//
+// # Time zones
+//
+// restic uses the time zone of each snapshot, which is that of the machine that made it. Here one
+// time zone holds for all snapshots. The default is UTC. On the day on which clocks go back, the
+// repeated hour is one hour.
+package retention

@@ -1,0 +1,292 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/process"
+	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/services/bctl/embedded"
+	"github.com/bctl/bctl/services/bctl/open"
+)
+
+type pruneCommand struct {
+	app       *app
+	dryRun    bool
+	maxMemory int64 // 0: the default
+	maxUnused float64
+	sweep     bool
+}
+
+func newPrune(a *app) *cobra.Command {
+	c := &pruneCommand{app: a}
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Delete what no snapshot needs, and free its space",
+		Long: `Deletes packs that no snapshot needs, and removes forgotten snapshots from the
+index and the store. Backups and restores continue meanwhile. Other packs are
+needed in part. If more than --max-unused of the stored bytes is unused in such
+packs, prune first copies their needed parts into new packs. It needs no
+identity.
+
+With --sweep, it also lists the whole store, and deletes orphans: objects that
+backups have left which were killed. Objects of snapshots that the index does
+not know stay, because the index may be older than the store.
+
+An interrupted prune resumes when you run it again. While another prune is
+running, the exit status is 11. In a fleet, the status is also 11 for a minute
+after a prune was killed.
+
+To delete a large share of what is stored needs a confirmation: prune then names
+the command to type (bctl confirm; bctl brake shows the limits).`,
+		Example: `  bctl prune --dry-run
+  bctl prune
+  bctl prune --max-unused 0%
+  bctl prune --sweep
+  bctl prune --max-memory 64MiB --json`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
+	}
+	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only print what would be deleted")
+	cmd.Flags().BoolVar(&c.sweep, "sweep", false, "also look for orphans in the whole store, and delete them")
+	memoryFlag(cmd.Flags(), &c.maxMemory)
+	unusedFlag(cmd.Flags(), &c.maxUnused)
+	return cmd
+}
+
+// unusedFlag adds --max-unused.
+func unusedFlag(flags *pflag.FlagSet, to *float64) {
+	*to = prune.DefaultMaxUnused
+	flags.Var(&parsed[float64]{to, "10%", "string", func(text string) (float64, error) {
+		percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+		if err != nil || !(percent >= 0 && percent <= 100) {
+			return 0, wrongValue("is not a percentage from 0%% to 100%%")
+		}
+		return percent / 100, nil
+	}}, "max-unused", "copy the needed parts of packs if more than this `SHARE` of the stored bytes is unused; 100%: never")
+}
+
+// leastMemory is the least memory with which a prune of a large repository ends in reasonable time.
+const leastMemory = 16 << 20
+
+// memoryFlag adds --max-memory.
+func memoryFlag(flags *pflag.FlagSet, to *int64) {
+	flags.Var(&parsed[int64]{to, "", "string", func(text string) (int64, error) {
+		bytes, err := parseSize(text)
+		if err != nil || bytes < leastMemory {
+			return 0, wrongValue("is not a size of 16MiB or more (64MiB, 1GiB)")
+		}
+		return bytes, nil
+	}}, "max-memory", "use at most this `SIZE` of memory to find what is needed (default 256MiB)")
+}
+
+func (c *pruneCommand) run(ctx context.Context) error {
+	if c.dryRun && !c.sweep {
+		return c.app.withIndex(ctx, toRead, func(i index.Index) error { return c.look(ctx, i, nil) })
+	}
+	if c.dryRun {
+		r, err := c.app.openRepository(ctx, toRead)
+		if err != nil {
+			return err
+		}
+		defer r.close()
+		return c.look(ctx, r.index, r.store)
+	}
+	r, err := c.app.openRepository(ctx, toWrite)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	return c.prune(ctx, r)
+}
+
+// look prints what prune would delete. It needs the store only to sweep it.
+func (c *pruneCommand) look(ctx context.Context, i index.Index, s store.Store) error {
+	c.app.interruptible.Store(true)
+	if s == nil {
+		c.app.noteCurrent(ctx, i)
+	}
+	started := time.Now()
+	o := prune.Options{Index: i, Store: s, MemoryBytes: c.maxMemory, MaxUnused: c.maxUnused, DryRun: true, Sweep: c.sweep, Log: c.app.log}
+	r, err := c.app.runPrune(func(o prune.Options) (prune.Summary, error) { return prune.Run(ctx, o) }, o)
+	if err != nil {
+		return err
+	}
+	brake, err := i.Brake(ctx)
+	if err != nil {
+		return err
+	}
+	d := index.Deletion{Bytes: r.Bytes + r.Freed, OfBytes: r.Stored}
+	if brake.Exceeds(&d) {
+		s := stopOf{Stop: index.Stop{Deletion: d}}
+		c.app.note("to delete %s needs a confirmation", s.what())
+	}
+	return c.report(&r, time.Since(started))
+}
+
+// frees returns what prune would delete if these snapshots were forgotten.
+func (a *app) frees(ctx context.Context, i index.Index, without []backup.SnapshotID) (prune.Summary, error) {
+	o := prune.Options{Index: i, MaxUnused: prune.DefaultMaxUnused, DryRun: true, Without: without, Log: a.log}
+	return a.runPrune(func(o prune.Options) (prune.Summary, error) { return prune.Run(ctx, o) }, o)
+}
+
+// prune deletes what no snapshot needs, and prints the result.
+func (c *pruneCommand) prune(ctx context.Context, r *repository) error {
+	a := c.app
+	started := time.Now()
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	o := prune.Options{
+		Index: r.index, Store: r.store, Log: a.log, MemoryBytes: c.maxMemory, MaxUnused: c.maxUnused, Sweep: c.sweep,
+		By:     operator(),
+		Holder: fmt.Sprintf("%s-%d-%s", host, os.Getpid(), backup.NewPackID()),
+	}
+	run := func(o prune.Options) (prune.Summary, error) { return prune.Run(ctx, o) }
+	if idx, local := r.index.(*sqliteindex.Index); local {
+		key, err := r.object.ReadCommitterKey(a.cfg.CommitterKey)
+		if err != nil {
+			return err
+		}
+		keys, err := open.JournalKeys(&r.object, key)
+		if err != nil {
+			return err
+		}
+		locks, err := a.cfg.LockDir()
+		if err != nil {
+			return err
+		}
+		run = func(o prune.Options) (prune.Summary, error) {
+			return embedded.Prune(ctx, idx, keys, locks, o)
+		}
+	}
+	result, err := a.runPrune(run, o)
+	switch {
+	case errors.Is(err, prune.ErrBusy):
+		return &busyError{err.Error() + "; run this command again when that has ended"}
+	case errors.Is(err, process.ErrInterrupted), ctx.Err() != nil:
+		a.term.println("Run bctl prune again to go on; what is deleted already stays deleted.")
+	}
+	var stopped *index.StoppedError
+	if errors.As(err, &stopped) {
+		s := stopOf{Stop: stopped.Stop}
+		return fmt.Errorf("this would delete %s. That needs a confirmation, and nothing was deleted. To go on, type bctl confirm %d, and then bctl prune", s.what(), s.ID)
+	}
+	if err != nil {
+		return err
+	}
+	return c.report(&result, time.Since(started))
+}
+
+// runPrune runs a prune with a line of progress.
+func (a *app) runPrune(run func(prune.Options) (prune.Summary, error), o prune.Options) (prune.Summary, error) {
+	var step atomic.Pointer[string]
+	started, none := time.Now(), ""
+	step.Store(&none)
+	o.Progress = func(name string) { step.Store(&name) }
+	stop := a.animate(func() string { return clock(time.Since(started)) + "  " + *step.Load() })
+	defer stop()
+	return run(o)
+}
+
+// prunedJSON is the result of prune. The names are fixed.
+type prunedJSON struct {
+	Type             string  `json:"type"` // prune
+	DryRun           bool    `json:"dry_run"`
+	DeletedPacks     int     `json:"deleted_packs"`
+	DeletedBytes     int64   `json:"deleted_bytes"`
+	DeletedChunks    int64   `json:"deleted_chunks"`
+	ThinnedPacks     int     `json:"thinned_packs"` // replaced by copies of what is needed
+	FreedBytes       int64   `json:"freed_bytes"`   // what the copies have less
+	CopiedBytes      int64   `json:"copied_bytes"`
+	DeletedPages     int64   `json:"deleted_pages"`     // versions of pages in the index
+	RemovedSnapshots int     `json:"removed_snapshots"` // forgotten ones of which nothing is left
+	Packs            int     `json:"packs"`             // that remain
+	Bytes            int64   `json:"bytes"`
+	UnusedBytes      int64   `json:"unused_bytes"` // of these
+	ElapsedSeconds   float64 `json:"elapsed_seconds"`
+
+	Sweep *sweptJSON `json:"sweep,omitempty"`
+}
+
+// sweptJSON is the result of --sweep. The names are fixed.
+type sweptJSON struct {
+	Objects      int64 `json:"objects"`        // in the store
+	Orphans      int64 `json:"orphans"`        // deleted
+	OrphanBytes  int64 `json:"orphan_bytes"`   // of these
+	Unknown      int64 `json:"unknown"`        // objects of snapshots that the index does not know
+	Unidentified int64 `json:"unidentified"`   // other objects that stay
+	IndexIsOlder bool  `json:"index_is_older"` // than the store: orphans stay
+}
+
+func (c *pruneCommand) report(r *prune.Summary, elapsed time.Duration) error {
+	if c.app.json {
+		var sweep *sweptJSON
+		if c.sweep {
+			sweep = &sweptJSON{r.Swept.Objects, r.Swept.Orphans, r.Swept.Bytes, r.Swept.Unknown, r.Swept.Unidentified, r.Swept.Old}
+		}
+		return c.app.print(prunedJSON{
+			"prune", c.dryRun, r.Packs, r.Bytes, r.Chunks, r.Thinned, r.Freed, r.Copied, r.Versions, r.Snapshots, r.KeptPacks, r.KeptBytes, r.Unused, elapsed.Seconds(), sweep,
+		})
+	}
+	text := fmt.Sprintf("deleted %s (%s)", counted(r.Packs, "pack"), size(r.Bytes))
+	if c.dryRun {
+		text = "would delete" + text[len("deleted"):]
+	}
+	if r.Thinned > 0 {
+		thinned := ", thinned "
+		if c.dryRun {
+			thinned = ", thin "
+		}
+		text += thinned + fmt.Sprintf("%s (%s freed, %s copied)", counted(r.Thinned, "pack"), size(r.Freed), size(r.Copied))
+	}
+	if r.Snapshots > 0 {
+		text += " and the records of " + counted(r.Snapshots, "forgotten snapshot")
+	}
+	text += fmt.Sprintf(" in %.1f s\n%s (%s) remain", elapsed.Seconds(), counted(r.KeptPacks, "pack"), size(r.KeptBytes))
+	if r.KeptPacks == 1 {
+		text += "s"
+	}
+	if r.Unused > 0 {
+		text += fmt.Sprintf("; %s (%s) of that is unused, in packs that are needed in part", size(r.Unused), percent(r.Unused, r.KeptBytes))
+	}
+	if c.sweep {
+		text += "\n" + c.swept(r.Swept)
+	}
+	_, err := fmt.Fprintln(c.app.out, text)
+	return err
+}
+
+// swept describes what a sweep has seen, in one line.
+func (c *pruneCommand) swept(s prune.Swept) string {
+	text := fmt.Sprintf("swept %s", counted(int(s.Objects), "object"))
+	switch {
+	case s.Old:
+		text += "; orphans stay, because the index is older than the store"
+	case c.dryRun:
+		text += fmt.Sprintf(": would delete %s (%s)", counted(int(s.Orphans), "orphan"), size(s.Bytes))
+	default:
+		text += fmt.Sprintf(": deleted %s (%s)", counted(int(s.Orphans), "orphan"), size(s.Bytes))
+	}
+	if s.Unknown > 0 {
+		text += fmt.Sprintf("; %s of snapshots that the index does not know stay (the index may be older than the store)", counted(int(s.Unknown), "object"))
+	}
+	if s.Unidentified > 0 {
+		text += fmt.Sprintf("; %s that cannot be identified stay", counted(int(s.Unidentified), "object"))
+	}
+	return text
+}

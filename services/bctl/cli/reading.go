@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/loop"
+)
+
+const (
+	// readingLease is how long the content of a snapshot stays after its restore was killed.
+	readingLease = 2 * time.Minute
+	renewReading = 20 * time.Second
+)
+
+// beginReading keeps bctl forget and bctl prune from taking a snapshot away while it is restored,
+// until end is called. Restore also works where the index cannot be written. There it goes on
+// without: who can write to such an index is beyond its reach.
+func (a *app) beginReading(ctx context.Context, i index.Index, id backup.SnapshotID) (end func(), err error) {
+	shut := func() {}
+	if _, local := i.(*sqliteindex.Index); local { // it was opened to be read only
+		if i, err = a.openIndex(ctx, toWrite); err != nil {
+			a.log.Debug("the index cannot be written: nothing keeps the snapshot from being forgotten", "error", err)
+			return shut, nil
+		}
+		shut = func() { _ = i.Close() }
+	}
+	reading := backup.NewPackID()
+	switch err := i.BeginReading(ctx, reading, id, readingLease); {
+	case errors.Is(err, backup.ErrNotFound):
+		shut()
+		return nil, absent("snapshot %s was forgotten meanwhile", id.Short())
+	case err != nil:
+		a.note("nothing keeps the snapshot from being forgotten while it is restored: %v", err)
+		shut()
+		return func() {}, nil
+	}
+	renewing, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		loop.Every(renewing, renewReading, func() {
+			if err := i.BeginReading(renewing, reading, id, readingLease); err != nil && renewing.Err() == nil {
+				a.log.Warn("the snapshot may be forgotten while it is restored", "error", err)
+			}
+		})
+	}()
+	return func() {
+		stop()
+		<-done
+		// Where this fails, the lease ends by itself.
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookWithin)
+		defer cancel()
+		_ = i.EndReading(ending, reading)
+		shut()
+	}, nil
+}

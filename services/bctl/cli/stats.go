@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/prune"
+)
+
+func newStats(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "stats",
+		Short: "Show the space that is used, unused, and freed by prunes",
+		Long: `Shows the space of the repository:
+
+  snapshots   those that are running or can be read, and those that are
+              forgotten and not removed yet
+  stored      all packs. Packs contain the content of files
+  needed      what snapshots need of that
+  unused      the rest: what the next prune frees, and what it leaves, because
+              it is less than 10% and in packs that are needed in part
+  waiting     since when packs wait for their deletion
+  freed       by the prunes of the last day, 30 days and 400 days
+  last prune  when it ended, and what it did
+
+To find what is needed, the references of all snapshots are read from the index.
+That takes some seconds per ten million chunks. Nothing is read from the store.`,
+		Example: `  bctl stats
+  bctl stats --json | jq .unused_bytes`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withIndex(cmd.Context(), toRead, func(i index.Index) error { return a.stats(cmd.Context(), i) })
+		},
+	}
+	return cmd
+}
+
+// A space is what a repository stores, and what of that is unused.
+type space struct {
+	prune.Summary // of a dry run
+
+	now       time.Time
+	shards    int
+	snapshots int // running or readable
+	forgotten int
+	waiting   time.Time // since when the oldest pack waits for its deletion; zero: none does
+
+	last                             *index.Prune // nil: never
+	lastDay, last30Days, last400Days int64        // freed by prunes
+}
+
+// Thinning frees Freed bytes of what is stored now, and deleting frees Bytes.
+func (s *space) stored() int64    { return s.KeptBytes + s.unusedNow() - s.Unused }
+func (s *space) unusedNow() int64 { return s.Unused + s.Bytes + s.Freed }
+
+// stats measures and prints the space of the repository.
+func (a *app) stats(ctx context.Context, i index.Index) error {
+	a.interruptible.Store(true)
+	a.noteCurrent(ctx, i)
+	s := &space{}
+	if err := s.count(ctx, i); err != nil {
+		return err
+	}
+	var err error
+	if s.Summary, err = a.frees(ctx, i, nil); err != nil {
+		return err
+	}
+	if a.json {
+		return a.print(newStatsJSON(s))
+	}
+	return a.details(func(row rowFunc) { s.rows(row) })
+}
+
+// count reads what needs no search of references.
+func (s *space) count(ctx context.Context, i index.Index) error {
+	needed, err := i.Needed(ctx, nil)
+	if err != nil {
+		return err
+	}
+	forgotten, err := i.Forgotten(ctx)
+	if err != nil {
+		return err
+	}
+	work, err := i.PruneWork(ctx)
+	if err != nil {
+		return err
+	}
+	prunes, err := i.Prunes(ctx)
+	if err != nil {
+		return err
+	}
+	s.now, s.waiting, s.forgotten, s.shards = work.Now, work.Deleting, len(forgotten), len(needed)
+	for _, numbers := range needed {
+		s.snapshots += len(numbers)
+	}
+	for n := range prunes {
+		p := &prunes[n]
+		bytes, ago := p.Bytes+p.Freed, s.now.Sub(p.Ended)
+		if ago < 24*time.Hour {
+			s.lastDay += bytes
+		}
+		if ago < 30*24*time.Hour {
+			s.last30Days += bytes
+		}
+		s.last400Days += bytes
+		s.last = p
+	}
+	return nil
+}
+
+func (s *space) rows(row rowFunc) {
+	snapshots := fmt.Sprintf("%s of %s", counted(s.snapshots, "snapshot"), counted(s.shards, "shard"))
+	if s.forgotten > 0 {
+		snapshots += fmt.Sprintf(", and %s to be removed", counted(s.forgotten, "forgotten one"))
+	}
+	row("snapshots", "%s", snapshots)
+	stored, unused := s.stored(), s.unusedNow()
+	row("stored", "%s in %s", size(stored), counted(s.KeptPacks+s.Packs, "pack"))
+	row("needed", "%s", size(stored-unused))
+	if unused == 0 {
+		row("unused", "none")
+	} else {
+		row("unused", "%s (%s); the next prune frees %s", size(unused), percent(unused, stored), size(s.Bytes+s.Freed))
+	}
+	if !s.waiting.IsZero() {
+		row("waiting", "packs have waited for their deletion since %s", happened(s.waiting, s.now))
+	}
+	row("freed", "%s in the last day, %s in 30 days, %s in 400 days", size(s.lastDay), size(s.last30Days), size(s.last400Days))
+	if s.last == nil {
+		row("last prune", "none")
+		return
+	}
+	row("last prune", "%s: deleted %s, freed %s, in %.1f s", happened(s.last.Ended, s.now), counted(s.last.Packs, "pack"),
+		size(s.last.Bytes+s.last.Freed), s.last.Took.Seconds())
+}
+
+// statsJSON is the result of stats. The names are fixed.
+type statsJSON struct {
+	Type               string         `json:"type"` // stats
+	Shards             int            `json:"shards"`
+	Snapshots          int            `json:"snapshots"` // running or readable
+	ForgottenSnapshots int            `json:"forgotten_snapshots"`
+	Packs              int            `json:"packs"`
+	StoredBytes        int64          `json:"stored_bytes"`
+	UnusedBytes        int64          `json:"unused_bytes"`
+	PrunableBytes      int64          `json:"prunable_bytes"` // what the next prune frees
+	DeletingSince      *string        `json:"deleting_since"` // of the oldest pack that waits for its deletion
+	FreedBytes         freedBytesJSON `json:"freed_bytes"`
+	LastPrune          *lastPruneJSON `json:"last_prune"` // null: never
+}
+
+type freedBytesJSON struct {
+	Day     int64 `json:"1d"`
+	Days30  int64 `json:"30d"`
+	Days400 int64 `json:"400d"`
+}
+
+type lastPruneJSON struct {
+	Ended            *string `json:"ended"`
+	ElapsedSeconds   float64 `json:"elapsed_seconds"`
+	DeletedPacks     int     `json:"deleted_packs"`
+	DeletedBytes     int64   `json:"deleted_bytes"`
+	FreedBytes       int64   `json:"freed_bytes"`
+	CopiedBytes      int64   `json:"copied_bytes"`
+	RemovedSnapshots int     `json:"removed_snapshots"`
+}
+
+func newStatsJSON(s *space) statsJSON {
+	j := statsJSON{
+		Type: "stats", Shards: s.shards, Snapshots: s.snapshots, ForgottenSnapshots: s.forgotten, Packs: s.KeptPacks + s.Packs,
+		StoredBytes: s.stored(), UnusedBytes: s.unusedNow(), PrunableBytes: s.Bytes + s.Freed, DeletingSince: jsonTime(s.waiting),
+		FreedBytes: freedBytesJSON{s.lastDay, s.last30Days, s.last400Days},
+	}
+	if p := s.last; p != nil {
+		j.LastPrune = &lastPruneJSON{jsonTime(p.Ended), p.Took.Seconds(), p.Packs, p.Bytes, p.Freed, p.Copied, p.Snapshots}
+	}
+	return j
+}

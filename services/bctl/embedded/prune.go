@@ -1,0 +1,77 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/loop"
+	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// recordWithin is how long a backup that has just ended may take to write its record.
+const recordWithin = 10 * time.Second
+
+// Prune is prune.Run for a repository on one machine. An index that is rebuilt from a copy must not
+// rely on packs that are gone. So the store gets a copy of the index after the index has recorded
+// which packs are deleted, and before they are. Another copy, at the end, lacks what the first
+// still has of them.
+func Prune(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, lockDir string, o prune.Options) (r prune.Summary, err error) {
+	path := filepath.Join(lockDir, "prune.lock")
+	unlock, err := lockFile(path)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return r, fmt.Errorf("%w (it holds %s)", prune.ErrBusy, path)
+	}
+	if err != nil {
+		return r, err
+	}
+	defer unlock()
+	if err := endTerm(ctx, idx); err != nil {
+		return r, err
+	}
+	copied := func(ctx context.Context) error { return copyNow(ctx, idx, o.Store, keys) }
+	o.Index, o.BeforeDelete = idx, copied
+	if r, err = prune.Run(ctx, o); err != nil {
+		return r, err
+	}
+	if r.Packs > 0 || r.Thinned > 0 || r.Versions > 0 || r.Snapshots > 0 {
+		err = copied(ctx)
+	}
+	return r, err
+}
+
+// endTerm ends the term of a process that was killed. Without the lock, which this process has, no
+// other process prunes.
+func endTerm(ctx context.Context, idx *sqliteindex.Index) error {
+	leaders, err := idx.Leaders(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range leaders {
+		if l.Role == prune.Role {
+			return idx.Resign(ctx, l.Term)
+		}
+	}
+	return nil
+}
+
+// copyNow puts a copy of the index into the store. It waits for the records of backups that have
+// just ended, without which the index is not copied.
+func copyNow(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys) error {
+	for end := time.Now().Add(recordWithin); ; loop.Pause(ctx, recordWithin/100) {
+		now := time.Now()
+		err := CopyIndex(ctx, idx, s, keys, now, now)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, errNoRecord) || now.After(end) || ctx.Err() != nil {
+			return fmt.Errorf("copy the index into the store: %w", err)
+		}
+	}
+}
