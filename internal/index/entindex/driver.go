@@ -14,10 +14,12 @@ import (
 	"github.com/bctl/bctl/internal/index/ent"
 )
 
-// NewClient returns ent over a pool, or over a transaction (a *sql.Tx) that the caller commits.
+// NewClient returns ent over a pool, or over a transaction (a *sql.Tx, or a *sql.Conn that is in one)
+// that the caller commits.
 func NewClient(dialectName string, over entsql.ExecQuerier) *ent.Client {
 	driver := entsql.NewDriver(dialectName, entsql.Conn{ExecQuerier: over})
-	if _, ok := over.(*sql.Tx); ok {
+	switch over.(type) {
+	case *sql.Tx, *sql.Conn:
 		return ent.NewClient(ent.Driver(txDriver{driver}))
 	}
 	return ent.NewClient(ent.Driver(driver))

@@ -165,29 +165,38 @@ func (b *backend) Update(ctx context.Context, _ entindex.Durability, do func(con
 	return b.Wrap(entindex.Retry(ctx, lostConflict, func() error { return b.update(ctx, do) }))
 }
 
+// rollbackWithin is how long a rollback may take. It runs even if the caller's context has ended;
+// otherwise the connection could not be used again.
+const rollbackWithin = 5 * time.Second
+
+// update runs one transaction. It is one of pgx, not of database/sql: the latter rolls back from
+// another goroutine when ctx ends, and hotWriter may be using the connection then.
 func (b *backend) update(ctx context.Context, do func(context.Context, *entindex.Tx) error) (err error) {
 	conn, err := b.db.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	tx, err := conn.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback()
-	// COPY needs pgx's own connection. It is in the same transaction as tx: they take turns.
 	var raw *pgx.Conn
 	if err := conn.Raw(func(c any) error { raw = c.(*stdlib.Conn).Conn(); return nil }); err != nil {
 		return err
 	}
+	tx, err := raw.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWithin)
+		defer cancel()
+		_ = tx.Rollback(ending) // after Commit it does nothing; if it fails, it closes the connection
+	}()
 	err = do(ctx, &entindex.Tx{
-		Client: entindex.NewClient(dialect.Postgres, tx), Hot: hotWriter{raw}, Dialect: postgres,
+		Client: entindex.NewClient(dialect.Postgres, conn), Hot: hotWriter{raw}, Dialect: postgres,
 	})
 	if err != nil {
 		return err
 	}
-	return tx.Commit()
+	return tx.Commit(ctx)
 }
 
 // lostConflict reports serialization failures and deadlocks, after which Postgres has undone the

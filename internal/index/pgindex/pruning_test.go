@@ -3,6 +3,7 @@ package pgindex_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"testing"
 	"time"
 
@@ -93,6 +94,32 @@ func TestDropWhileStoring(t *testing.T) {
 	must(err)
 	if !known {
 		t.Error("the list is gone")
+	}
+}
+
+// Contexts end at any moment of a transaction. Nothing but the transaction uses its connection then,
+// which the race detector sees, and the index goes on.
+func TestTransactionsEndWithTheirContexts(t *testing.T) {
+	x := open(t, testenv.Postgres(t))
+	if _, _, err := x.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended := 0
+	for i := range 300 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*10*time.Microsecond)
+		if err := x.DropLists(ctx); err != nil {
+			ended++
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+		}
+		cancel()
+	}
+	if ended == 0 {
+		t.Fatal("no transaction was interrupted")
+	}
+	if err := x.DropLists(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 
