@@ -17,6 +17,9 @@ import (
 // only writes, answers all other requests.
 const trialEvery = 10 * time.Second
 
+// answerWithin is how long the store may take to answer before such a test.
+const answerWithin = 3 * time.Second
+
 // A guard is a store that records whether it accepts writes. A store that is full, or that refuses
 // this service's credentials, counts as refusing until a write succeeds.
 type guard struct {
@@ -43,9 +46,10 @@ func (g *guard) PutNew(ctx context.Context, name string, data []byte) error {
 	return err
 }
 
-// retries records a failed write that will be retried.
+// retries records a failed request that will be retried. Credentials that are refused for a while,
+// such as an expired token, are refused for writes too.
 func (g *guard) retries(err *store.Error) {
-	if err.Op == "put" && refuses(err.Kind) {
+	if err.Op == "put" && refuses(err.Kind) || errors.Is(err.Kind, fs.ErrPermission) {
 		g.wrote(err)
 	}
 }
@@ -109,6 +113,8 @@ func (g *guard) admits(ctx context.Context) (trial bool, err error) {
 	if why == nil || !due {
 		return false, why
 	}
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
 	if _, err := g.Stat(ctx, store.ConfigName); err != nil {
 		return false, err
 	}

@@ -87,7 +87,7 @@ func (s *Service) handle(ctx, work context.Context, b *batch) {
 		b.delivery.Ack()
 	case ctx.Err() != nil:
 		b.delivery.Retry(0)
-	case s.opts.Refused() != nil: // the reason was logged
+	case isRefused(err) || s.opts.Refused() != nil: // the reason was logged
 		s.opts.Metrics.Retry(err)
 		b.delivery.Retry(0) // to another reader: this one takes none
 	default:
@@ -116,7 +116,7 @@ func (s *Service) attempt(ctx, work context.Context, b *batch) error {
 	if err := s.reading.Take(ctx, b.filer()); err != nil {
 		return err
 	}
-	if err := s.opts.Refused(); err != nil {
+	if err := s.refused(); err != nil {
 		s.reading.Give(b.filer())
 		return err
 	}

@@ -85,7 +85,7 @@ func (b *batch) bufferChunk(ctx context.Context, data []byte) (backup.Ref, error
 }
 
 // flush passes the buffer to the store workers (storeBuffers), if it contains anything. It fails if
-// a buffer of the batch could not be stored: to read on would be in vain.
+// a buffer of the batch could not be stored, or cannot be: to read on would be in vain.
 func (b *batch) flush(ctx context.Context) error {
 	if err := b.notStored(); err != nil {
 		return err
@@ -100,6 +100,11 @@ func (b *batch) flush(ctx context.Context) error {
 		return nil
 	}
 	b.storing.Add(1)
+	if err := b.svc.refused(); err != nil {
+		buf.recycle()
+		b.bufferStored(err)
+		return err
+	}
 	select {
 	case b.svc.toStore <- buf:
 		return nil

@@ -25,6 +25,7 @@
 //	known.go     remembers the chunks that were stored recently
 //	lost.go      checks that the store has the packs that the batch is to rely on
 //	patient.go   repeats queries while the index does not answer
+//	refused.go   ends requests to a store that refuses writes
 //
 // The stages run concurrently:
 //
@@ -81,6 +82,7 @@
 //	xattrs cannot be read       they are a problem; those of the last snapshot stay, flagged
 //	this machine is short of    the batch is handed back
 //	memory or descriptors
+//	the store refuses writes    all batches are handed back within seconds, and uploads end
 //	the store lacks a pack      the part of its content that is read is stored again; a warning
 //	                            names the pack
 package read

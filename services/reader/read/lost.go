@@ -95,7 +95,11 @@ func (s *Service) missed(pack backup.PackID) {
 // checkPack asks the store. lost is the reason why a pack cannot be relied on. err means that the
 // store did not answer, from which nothing follows.
 func (s *Service) checkPack(ctx context.Context, at index.PackPlace) (lost, err error) {
-	sizeBytes, err := s.Store.Stat(ctx, store.PackName(at.Snapshot, at.Object))
+	var sizeBytes int64
+	err = s.whileAccepted(ctx, func(ctx context.Context) (err error) {
+		sizeBytes, err = s.Store.Stat(ctx, store.PackName(at.Snapshot, at.Object))
+		return err
+	})
 	if err == nil {
 		s.packChecks.mu.Lock()
 		s.packChecks.seen = true

@@ -229,7 +229,9 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 	}
 	started := time.Now()
 	// A failed Put may leave an orphan object: the pack's name is not used again.
-	if err := p.svc.Store.Put(ctx, store.PackName(open.snapshot, open.ref.id), data); err != nil {
+	if err := p.svc.whileAccepted(ctx, func(ctx context.Context) error {
+		return p.svc.Store.Put(ctx, store.PackName(open.snapshot, open.ref.id), data)
+	}); err != nil {
 		return err
 	}
 	took := time.Since(started)

@@ -103,7 +103,7 @@ func (b *batch) readPage(ctx context.Context, p *page) error {
 	}
 	kept := p.Entries[:0]
 	for i := range p.Entries {
-		if err := b.svc.opts.Refused(); err != nil {
+		if err := b.svc.refused(); err != nil {
 			return err
 		}
 		e := &p.Entries[i]

@@ -49,7 +49,8 @@ type Options struct {
 	// Alone means that no other reader exists that might see a tree that this one does not.
 	Alone bool
 	// Refused, if not nil, returns why the store refuses writes at present: then all work in
-	// progress is handed back. It returns nil if the store accepts writes.
+	// progress is handed back, and requests to the store end. It returns nil if the store accepts
+	// writes. It is called often.
 	Refused func() error
 	// OnRetry, if not nil, receives the reason why a batch is handed back, instead of the log.
 	OnRetry func(error)
