@@ -22,6 +22,7 @@ type Options struct {
 	Proxy                        bool   // S3 requests go through a FaultProxy
 	Links                        bool   // each service reaches its servers over Links of its own
 	DefaultLeases                bool   // the services' own, not LeaseSeconds
+	DefaultSettings              bool   // the services' own leases, and their own poll
 	Worker                       string // more settings of worker, as YAML: "stall_after: 1s"
 	Program                      string // what services and commands run, until Fleet.Program is changed; "": Binary
 }
@@ -106,9 +107,12 @@ func (f *Fleet) NATSURL() string {
 
 func (f *Fleet) writeConfig() {
 	f.t.Helper()
-	leases := fmt.Sprintf("lease: %ds, queue_lease: %ds,", LeaseSeconds, LeaseSeconds)
-	if f.options.DefaultLeases {
+	leases, poll := fmt.Sprintf("lease: %ds, queue_lease: %ds,", LeaseSeconds, LeaseSeconds), "poll: 50ms,"
+	if f.options.DefaultLeases || f.options.DefaultSettings {
 		leases = ""
+	}
+	if f.options.DefaultSettings {
+		poll = ""
 	}
 	pruner := "" // releases before it do not know the setting
 	if f.options.Pruners > 0 {
@@ -120,11 +124,11 @@ nats: {url: %q, replicas: %d}
 worker_key: %q
 committer_key: %q
 identity: %q
-worker: {%s poll: 50ms, %s}
+worker: {%s %s %s}
 %slog: {level: debug, format: text}
 http: {listen: "127.0.0.1:0"}
 `, f.dsn, f.storeSettings(), f.NATSURL(), max(f.options.NATSNodes, 1),
-		filepath.Join(f.Home, "worker.key"), filepath.Join(f.Home, "committer.key"), filepath.Join(f.Home, "identity.txt"), leases, f.options.Worker, pruner)
+		filepath.Join(f.Home, "worker.key"), filepath.Join(f.Home, "committer.key"), filepath.Join(f.Home, "identity.txt"), leases, poll, f.options.Worker, pruner)
 	if err := os.WriteFile(f.Config, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
