@@ -32,8 +32,8 @@ type asked struct{ clock, sent, received time.Time }
 
 func natsGroup(p *Parts) Group {
 	switch {
-	case p.Role == installation.Pruner:
-		return known("nats", skip("a pruner does not use NATS"))
+	case !p.Config.Fleet() && p.Role == installation.Pruner:
+		return known("nats", skip("nats.url is not set: a pruner works without NATS, but bctl worker ls does not list it"))
 	case !p.Config.Fleet() && p.Role != "" && p.Role != installation.Operator:
 		return known("nats", fail("set nats.url (BCTL_NATS)", "nats.url is not set, and %s is part of a fleet", p.whom()))
 	case !p.Config.Fleet():
@@ -307,7 +307,7 @@ func (d *natsDoctor) access() flow.Access {
 		access flow.Access
 	}{
 		{installation.Walker, flow.WalkerAccess(site, inbox)}, {installation.Reader, flow.ReaderAccess(site, inbox)},
-		{installation.Committer, flow.CommitterAccess(inbox)}, {installation.Operator, flow.FollowerAccess(inbox)},
+		{installation.Committer, flow.CommitterAccess(inbox)}, {installation.Pruner, flow.PrunerAccess(inbox)}, {installation.Operator, flow.FollowerAccess(inbox)},
 	} {
 		if d.p.is(of.role) {
 			all.Publish, all.Subscribe = append(all.Publish, of.access.Publish...), append(all.Subscribe, of.access.Subscribe...)

@@ -23,7 +23,11 @@ const (
 	RoleCommitter Role = "committer"
 	RoleWalker    Role = "walker"
 	RoleReader    Role = "reader"
+	RolePruner    Role = "pruner"
 )
+
+// sited reports whether the services of a role belong to a site.
+func (r Role) sited() bool { return r == RoleWalker || r == RoleReader }
 
 // An Instance is a process of a service, as it last described itself. Its strings come from the
 // network and may be hostile.
@@ -31,7 +35,7 @@ type Instance struct {
 	ID      string // of the process: different after each start
 	Role    Role
 	Name    string // for display
-	Site    string // "" for committers
+	Site    string // "" for committers and pruners
 	Version string
 	Started time.Time
 
@@ -78,7 +82,7 @@ type Reading struct {
 }
 
 // Worker reports whether the service takes work at a site.
-func (i *Instance) Worker() bool { return i.Role != RoleCommitter }
+func (i *Instance) Worker() bool { return i.Role.sited() }
 
 const (
 	askSubject     = "bctl.v1.ask"
@@ -90,7 +94,7 @@ const (
 // serviceSubjectOf returns the subject on which a service describes itself. NATS allows each role
 // only its own.
 func serviceSubjectOf(role Role, site string) string {
-	if role == RoleCommitter {
+	if !role.sited() {
 		return serviceSubject + "." + string(role)
 	}
 	return serviceSubject + "." + string(role) + "." + siteOrDefault(site)
@@ -101,7 +105,7 @@ func roleOf(subject string) (role Role, site string, err error) {
 	rest, ok := strings.CutPrefix(subject, serviceSubject+".")
 	name, site, atSite := strings.Cut(rest, ".")
 	role = Role(name)
-	if !ok || checkRole(role, site) != nil || atSite == (role == RoleCommitter) {
+	if !ok || checkRole(role, site) != nil || atSite != role.sited() {
 		return "", "", fmt.Errorf("subject %q: %w", subject, backup.ErrInvalid)
 	}
 	return role, site, nil
@@ -109,9 +113,9 @@ func roleOf(subject string) (role Role, site string, err error) {
 
 func checkRole(role Role, site string) error {
 	switch {
-	case role == RoleCommitter && site == "":
+	case (role == RoleCommitter || role == RolePruner) && site == "":
 		return nil
-	case role == RoleWalker, role == RoleReader:
+	case role.sited():
 		return backup.CheckSite(site)
 	}
 	return fmt.Errorf("%q at site %q: %w", role, site, backup.ErrInvalid)
@@ -258,6 +262,6 @@ func (c *Conn) checkAllowed(ctx context.Context, subjects ...string) error {
 
 // compareInstances orders instances for display.
 func compareInstances(a, b Instance) int {
-	order := map[Role]int{RoleCommitter: 0, RoleWalker: 1, RoleReader: 2}
+	order := map[Role]int{RoleCommitter: 0, RoleWalker: 1, RoleReader: 2, RolePruner: 3}
 	return cmp.Or(cmp.Compare(order[a.Role], order[b.Role]), cmp.Compare(a.Site, b.Site), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 }

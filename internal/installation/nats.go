@@ -90,7 +90,9 @@ func (i Identity) access() (a flow.Access, ok bool) {
 		return flow.CommitterAccess(i.inbox()), true
 	case Operator:
 		return flow.FollowerAccess(i.inbox()), true
-	case Admin, Pruner, Monitor:
+	case Pruner:
+		return flow.PrunerAccess(i.inbox()), true
+	case Admin, Monitor:
 	}
 	return a, false
 }

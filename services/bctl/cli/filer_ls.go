@@ -23,10 +23,11 @@ func newFilerLs(a *app) *cobra.Command {
 its site and the limit, as in 3/32; bctl status shows which of them wait.
 "3/8 of 32" means that the governor has reduced the limit of 32 to 8, because
 the filer has become slow. STAT and OPEN are the latencies of these calls now
-and when the filer is idle. LAST GOOD is the age of the last good snapshot of
-the shard that has the oldest one. DEADLINE is the time by which the first of
+and when the filer is idle. LAST GOOD is when the last good snapshot was begun,
+of the shard that has the oldest one. DEADLINE is the time by which the first of
 its shards should have a good snapshot under its policy. After that time the
-filer is OVERDUE.`,
+filer is OVERDUE. A narrow terminal shows shorter times; --wide shows all
+columns, and all times in full.`,
 		Example: `  bctl filer ls
   bctl filer ls --label env=prod
   bctl filer ls --retired --json`,
@@ -70,23 +71,12 @@ func filerTable(now time.Time) table[*index.FilerStatus] {
 		{name: "READ", text: readText, right: true, leave: 4},
 		{name: "STAT", text: statText, right: true, leave: 3},
 		{name: "OPEN", text: openText, right: true, leave: 2},
-		{
-			name: "LAST GOOD", text: func(f *index.FilerStatus) string { return lastGoodColumn(f, lastGood(f, now)) },
-			brief: func(f *index.FilerStatus) string { return lastGoodColumn(f, briefLastGood(f, now)) },
-		},
-		{
-			name: "DEADLINE", text: func(f *index.FilerStatus) string { return filerDeadline(f, deadlineText(f.Deadline, now)) },
-			brief: func(f *index.FilerStatus) string { return filerDeadline(f, briefDeadline(f.Deadline, now)) },
-		},
+		{name: "LAST GOOD", when: func(f *index.FilerStatus) forms { return lastGoodForms(f, now) }},
+		{name: "DEADLINE", when: func(f *index.FilerStatus) forms {
+			return deadlineForms(f.Deadline, now).each(func(text string) string { return filerDeadline(f, text) })
+		}},
 		{name: "LABELS", text: func(f *index.FilerStatus) string { return display(labelText(f.Labels)) }, cut: truncate, useful: usefulPath, leave: 1},
 	}
-}
-
-func lastGoodColumn(f *index.FilerStatus, text string) string {
-	if f.Retired {
-		return "retired"
-	}
-	return text
 }
 
 func walkText(f *index.FilerStatus) string {
@@ -133,17 +123,22 @@ func lastGood(f *index.FilerStatus, now time.Time) string {
 	return happened(f.Oldest, now)
 }
 
-// briefLastGood is lastGood as a distance from now.
-func briefLastGood(f *index.FilerStatus, now time.Time) string {
+// lastGoodForms are the forms of lastGood.
+func lastGoodForms(f *index.FilerStatus, now time.Time) (all forms) {
 	switch {
+	case f.Retired:
+		return noTime("retired")
 	case f.Shards == 0:
-		return "-"
+		return noTime("-")
 	case !f.Newest.IsZero() && policy.InFuture(f.Newest, now):
-		return briefAgo(f.Newest, now)
+		all = pastForms(f.Newest, now)
 	case f.Oldest.IsZero():
-		return "never"
+		all = noTime("never")
+	default:
+		all = pastForms(f.Oldest, now)
 	}
-	return briefAgo(f.Oldest, now)
+	all[formFull] = lastGood(f, now)
+	return all
 }
 
 // filerDeadline adds the number of overdue shards to the earliest deadline of a filer's shards.

@@ -20,7 +20,7 @@ import (
 
 // A lack is one missing service or condition.
 type lack struct {
-	What  string // nats, committer, walker, reader, clock or brake
+	What  string // nats, committer, walker, reader, pruner, clock or brake
 	Site  string // of workers
 	Text  string
 	Stops bool // work cannot proceed; otherwise there are only fewer workers
@@ -238,7 +238,7 @@ func someNames(names []string) string {
 // ailing returns the services that do less than they should while others do their work, and those
 // with a wrong clock.
 func (c *crew) ailing(said []lack) (list []lack) {
-	for _, role := range []flow.Role{flow.RoleCommitter, flow.RoleWalker, flow.RoleReader} {
+	for _, role := range []flow.Role{flow.RoleCommitter, flow.RoleWalker, flow.RoleReader, flow.RolePruner} {
 		var sites []string
 		for n := range c.services {
 			if s := &c.services[n]; s.Role == role && !slices.Contains(sites, s.Site) {

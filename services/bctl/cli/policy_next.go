@@ -30,10 +30,10 @@ should have a good snapshot. The shard that is due first comes first. STATE is
   failed    its newest snapshot failed: it is due again, and tried again, at DUE
   planned   not due yet
 
-Times are relative to now. WINDOW is when the window opens in which the shard
-can begin; - means that one is open when the shard is due. bctl shard show, and
-bctl policy next --json, print the times in full. bctl snapshot ls prints why a
-snapshot failed.`,
+WINDOW is when the window opens in which the shard can begin; - means that one
+is open when the shard is due. A narrow terminal shows shorter times; --wide
+shows all columns, and all times in full. bctl snapshot ls prints why a snapshot
+failed.`,
 		Example: `  bctl policy next
   bctl policy next --filer nas1 --limit 10
   bctl policy next --json`,
@@ -209,16 +209,20 @@ func stateOf(r *nextRun, paused, allowed bool, now time.Time) string {
 
 func runTable(now time.Time) table[*nextRun] {
 	return table[*nextRun]{
-		{name: "DUE", text: func(r *nextRun) string { return away(r.due, now) }},
+		{name: "DUE", when: func(r *nextRun) forms { return futureForms(r.due, now) }},
 		{name: "STATE", text: func(r *nextRun) string { return r.state }},
-		{name: "WINDOW", text: func(r *nextRun) string { return away(r.opens, now) }, leave: 2},
-		{name: "DEADLINE", text: func(r *nextRun) string { return briefDeadline(r.deadline, now) }},
-		{name: "LAST GOOD", text: func(r *nextRun) string {
-			if r.LastGood == (backup.SnapshotID{}) {
-				return "never"
-			}
-			return briefAgo(r.Time, now)
+		{name: "WINDOW", when: func(r *nextRun) forms {
+			f := futureForms(r.opens, now)
+			f[formBrief] = f[formLeast] // it has the least room, and DUE has the time from which it counts
+			return f
 		}, leave: 3},
+		{name: "DEADLINE", when: func(r *nextRun) forms { return deadlineForms(r.deadline, now) }},
+		{name: "LAST GOOD", when: func(r *nextRun) forms {
+			if r.LastGood == (backup.SnapshotID{}) {
+				return noTime("never")
+			}
+			return pastForms(r.Time, now)
+		}, leave: 2},
 		{name: "FILER", text: func(r *nextRun) string { return display(r.Filer.Name) }, cut: truncate},
 		{name: "SHARD", text: func(r *nextRun) string { return display(r.Name) }, cut: tail, useful: usefulPath},
 		{name: "POLICY", text: func(r *nextRun) string { return display(r.policy) }, cut: truncate, leave: 1},

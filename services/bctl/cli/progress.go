@@ -182,7 +182,7 @@ func remaining(elapsed time.Duration, files, bytes float64) (time.Duration, bool
 
 // clock formats a duration in minutes and seconds, with hours if necessary.
 func clock(d time.Duration) string {
-	s := int64(d.Seconds())
+	s := int64(max(d, 0).Seconds())
 	if s >= 3600 {
 		return fmt.Sprintf("%d:%02d:%02d", s/3600, s/60%60, s%60)
 	}

@@ -19,9 +19,10 @@ func newShardLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List shards and their last good snapshots",
-		Long: `Lists shards. LAST GOOD is the age of the last good snapshot. DEADLINE is the
-time by which the shard should have the next one under its policy. After that
-time the shard is OVERDUE.`,
+		Long: `Lists shards. LAST GOOD is when the last good snapshot was begun. DEADLINE is
+the time by which the shard should have the next one under its policy. After
+that time the shard is OVERDUE. A narrow terminal shows shorter times; --wide
+shows all columns, and all times in full.`,
 		Example: `  bctl shard ls
   bctl shard ls --filer nas1
   bctl shard ls --label env=prod --json`,
@@ -81,14 +82,18 @@ func shardTable(now time.Time) table[*index.ShardStatus] {
 	return table[*index.ShardStatus]{
 		{name: "FILER", text: func(s *index.ShardStatus) string { return display(s.Filer.Name) }, cut: truncate},
 		{name: "SHARD", text: func(s *index.ShardStatus) string { return display(s.Name) }, cut: tail, useful: usefulPath},
-		{
-			name: "LAST GOOD", text: has("never", func(s *index.ShardStatus) string { return happened(s.Time, now) }),
-			brief: has("never", func(s *index.ShardStatus) string { return briefAgo(s.Time, now) }),
-		},
-		{
-			name: "DEADLINE", text: func(s *index.ShardStatus) string { return shardDeadline(s, deadlineText(s.Plan.Deadline, now)) },
-			brief: func(s *index.ShardStatus) string { return shardDeadline(s, briefDeadline(s.Plan.Deadline, now)) },
-		},
+		{name: "LAST GOOD", when: func(s *index.ShardStatus) forms {
+			if s.LastGood == (backup.SnapshotID{}) {
+				return noTime("never")
+			}
+			return pastForms(s.Time, now)
+		}},
+		{name: "DEADLINE", when: func(s *index.ShardStatus) forms {
+			if s.Retired {
+				return noTime("-")
+			}
+			return deadlineForms(s.Plan.Deadline, now)
+		}},
 		{name: "SNAPSHOT", text: has("-", func(s *index.ShardStatus) string { return s.LastGood.Short() }), leave: 4},
 		{name: "NUMBER", text: has("-", func(s *index.ShardStatus) string { return fmt.Sprint(s.Number) }), right: true, leave: 2},
 		{name: "FILES", text: has("-", func(s *index.ShardStatus) string { return humanize.Comma(s.Files) }), right: true, leave: 3},
@@ -96,13 +101,6 @@ func shardTable(now time.Time) table[*index.ShardStatus] {
 		{name: "RUNNING", text: runningText, leave: 6},
 		{name: "SOURCE", text: otherSource, cut: tail, useful: usefulPath, leave: 1},
 	}
-}
-
-func shardDeadline(s *index.ShardStatus, text string) string {
-	if s.Retired {
-		return "-"
-	}
-	return text
 }
 
 func runningText(s *index.ShardStatus) string {

@@ -38,8 +38,8 @@ func newSnapshotLs(a *app) *cobra.Command {
 		Long: `Lists the newest 50 snapshots, or the number given by --limit. A note reports if
 there are more. With --json or --latest, all are listed unless --limit is given.
 
-A terminal that is too narrow for all columns shows the most important ones;
---wide shows all.`,
+A terminal that is too narrow for all columns shows the most important ones, and
+below them why snapshots failed; --wide shows all columns.`,
 		Example: `  bctl snapshot ls
   bctl snapshot ls --filer nas1 --since 24h --all
   bctl snapshot ls --path /home/alice --latest 3
@@ -106,11 +106,37 @@ func (c *snapshotLs) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return printList(c.app, pointers(found), snapshotTable(now, held), func(s *backup.Snapshot) snapshotJSON {
+	if !c.app.json {
+		return writeLines(c.app.out, snapshotLines(pointers(found), now, held, c.app.width()))
+	}
+	return printList(c.app, pointers(found), nil, func(s *backup.Snapshot) snapshotJSON {
 		line := newSnapshotJSON(s)
 		line.Holds = held.reasons(s)
 		return line
 	})
+}
+
+// snapshotLines formats snapshots for a width. If the table cannot show the reasons in full, lines
+// below it do.
+func snapshotLines(found []*backup.Snapshot, now time.Time, held heldBy, width int) []string {
+	t := snapshotTable(now, held)
+	if t.fits(found, width) {
+		return t.lines(found, width)
+	}
+	lines := slices.DeleteFunc(t, func(c column[*backup.Snapshot]) bool { return c.name == "REASON" }).lines(found, width)
+	var which namesByText
+	for _, s := range found {
+		if s.Reason != "" {
+			which.add(display(firstLine(s.Reason)), s.ID.Short())
+		}
+	}
+	for n, reason := range which.order {
+		if n == 0 {
+			lines = append(lines, "")
+		}
+		lines = append(lines, wrap(someNames(which.of[reason])+": "+reason, width)...)
+	}
+	return lines
 }
 
 // find returns the wanted snapshots, and whether there are more of them than the limit.
@@ -168,10 +194,7 @@ func newestOfEach(all []backup.Snapshot, n int) (newest []backup.Snapshot) {
 func snapshotTable(now time.Time, held heldBy) table[*backup.Snapshot] {
 	return table[*backup.Snapshot]{
 		{name: "ID", text: func(s *backup.Snapshot) string { return s.ID.Short() }},
-		{
-			name: "STARTED", text: func(s *backup.Snapshot) string { return happened(s.Started, now) },
-			brief: func(s *backup.Snapshot) string { return shortTime(s.Started) },
-		},
+		{name: "STARTED", when: func(s *backup.Snapshot) forms { return startForms(s.Started, now) }},
 		{name: "FILER", text: func(s *backup.Snapshot) string { return display(s.Filer.Name) }, cut: truncate, leave: 9},
 		{name: "SHARD", text: func(s *backup.Snapshot) string { return display(s.Shard.Name) }, cut: tail, useful: usefulPath},
 		{name: "NUMBER", text: func(s *backup.Snapshot) string { return fmt.Sprint(s.Number) }, right: true, leave: 2},

@@ -38,6 +38,7 @@ type looked struct {
 	shards  []index.ShardStatus
 	due     []nextRun
 	stops   []*stopOf
+	waits   unpruned
 }
 
 // look queries the index and NATS concurrently. The number of queries does not depend on the number
@@ -63,6 +64,11 @@ func (c *statusCommand) look(ctx context.Context, i index.Index) (*overview, err
 			return err
 		}
 		l.crew = c.muster.ask(asking, sitesOf(l.filers))
+		if l.crew.asked && l.crew.err == nil && len(l.crew.of(flow.RolePruner, "")) == 0 {
+			if l.waits, err = waitsForPruner(asking, i); err != nil {
+				return err
+			}
+		}
 		all := l.filers
 		if c.filer != "" { // others compete for the slots of its site
 			if all, err = i.ListFilers(asking, index.FilerFilter{}); err != nil {
@@ -123,7 +129,7 @@ func newOverview(l *looked, now time.Time) *overview {
 			s.spared = append(s.spared, *f)
 		}
 	}
-	s.lacks = append(l.crew.lacks(sitesOf(l.filers)), braked(l.stops, s.filers)...)
+	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), braked(l.stops, s.filers))
 	for _, p := range s.running {
 		p.still = s.standsStill(p)
 	}

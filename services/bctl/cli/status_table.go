@@ -72,7 +72,7 @@ var progressTable = table[*inProgress]{
 	{name: "FILER", text: func(p *inProgress) string { return display(p.Filer.Name) }, cut: truncate},
 	{name: "SHARD", text: func(p *inProgress) string { return display(p.Shard.Name) }, cut: tail, useful: usefulPath},
 	{name: "NUMBER", text: func(p *inProgress) string { return fmt.Sprint(p.Number) }, right: true, leave: 1},
-	{name: "AGE", text: func(p *inProgress) string { return clock(p.at.Sub(p.Started)) }, right: true, leave: 7},
+	{name: "AGE", text: func(p *inProgress) string { return runningAge(p.Started, p.at) }, right: true, leave: 7},
 	{name: "TASKS", text: func(p *inProgress) string { return work(p.TasksSettled, p.TasksAnnounced, p.tasks) }, right: true, leave: 6},
 	{name: "BATCHES", text: func(p *inProgress) string { return work(p.BatchesSettled, p.BatchesAnnounced, p.read) }, right: true, leave: 5},
 	{name: "STALLED", text: func(p *inProgress) string { return fmt.Sprint(p.tasks.stalled + p.read.stalled) }, right: true, leave: 2},

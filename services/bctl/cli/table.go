@@ -17,6 +17,7 @@ type column[T any] struct {
 	name  string
 	text  func(T) string
 	brief func(T) string // the text where room is scarce; nil: the same
+	when  func(T) forms  // of a time, instead of text and brief
 	right bool           // aligned to the right, as numbers are
 	leave int            // order in which columns are omitted if there is no room; 0: never
 	// cut shortens a cell to a width of at least leastCell or, while other columns can be omitted
@@ -35,46 +36,104 @@ const (
 
 type table[T any] []column[T]
 
+// A form is a form of a cell.
+type form int
+
+// The forms of a time, from the longest to the shortest. Other cells have text and, from formBrief on,
+// brief.
+const (
+	formFull  form = iota
+	formLong       // where room is left
+	formBrief      // where room is scarce
+	formLeast      // where room is scarce although all columns that can be omitted are
+	formCount
+)
+
+// forms are the texts of one cell.
+type forms [formCount]string
+
+func (c *column[T]) cell(item T, f form) string {
+	switch {
+	case c.when != nil:
+		return c.when(item)[f]
+	case f >= formBrief && c.brief != nil:
+		return c.brief(item)
+	}
+	return c.text(item)
+}
+
 // lines formats a table for a width; 0 means no limit.
 func (t table[T]) lines(items []T, width int) []string {
 	t = slices.DeleteFunc(slices.Clone(t), func(c column[T]) bool {
-		return c.optional && !slices.ContainsFunc(items, func(item T) bool { return c.text(item) != "" })
+		return c.optional && !slices.ContainsFunc(items, func(item T) bool { return c.cell(item, formFull) != "" })
 	})
-	rows := t.rows(items, false)
-	if width == 0 || needed(widthsOf(rows)) <= width {
-		return t.align(rows)
+	if t.fits(items, width) {
+		return t.align(t.rows(items, formFull))
 	}
-	for {
-		rows = t.rows(items, true)
-		next := t.leastImportant()
-		if t.fit(rows, width, next < 0) {
-			return t.align(rows)
-		}
-		if next < 0 {
-			lines := t.align(rows)
-			for n := range lines {
-				lines[n] = truncate(lines[n], width)
+	for _, f := range []form{formBrief, formLeast} {
+		all := slices.Clone(t)
+		for {
+			rows := all.rows(items, f)
+			next := all.leastImportant()
+			if all.fit(rows, width, next < 0) {
+				all.lengthen(rows, items, width)
+				return all.align(rows)
 			}
-			return lines
+			if next < 0 && f == formLeast {
+				lines := all.align(rows)
+				for n := range lines {
+					lines[n] = truncate(lines[n], width)
+				}
+				return lines
+			}
+			if next < 0 {
+				break
+			}
+			all = slices.Delete(all, next, next+1)
 		}
-		t = slices.Delete(t, next, next+1)
+	}
+	return nil // not reached: with formLeast, the loop returns
+}
+
+// fits reports whether a table with everything is at most as wide as the width; 0 means no limit.
+func (t table[T]) fits(items []T, width int) bool {
+	return width == 0 || needed(widthsOf(t.rows(items, formFull))) <= width
+}
+
+// lengthen uses the room that rows leave for longer forms of times, from the first column on.
+func (t table[T]) lengthen(rows [][]string, items []T, width int) {
+	for n := range t {
+		if t[n].when == nil {
+			continue
+		}
+		for f := formFull; f < formLeast; f++ {
+			before := make([]string, len(rows))
+			for i := range rows {
+				before[i] = rows[i][n]
+				if i > 0 {
+					rows[i][n] = t[n].cell(items[i-1], f)
+				}
+			}
+			if needed(widthsOf(rows)) <= width {
+				break
+			}
+			for i := range rows {
+				rows[i][n] = before[i]
+			}
+		}
 	}
 }
 
 // rows returns the cells of the table, and first its head.
-func (t table[T]) rows(items []T, brief bool) [][]string {
+func (t table[T]) rows(items []T, f form) [][]string {
 	rows := make([][]string, len(items)+1)
 	for n := range rows {
 		rows[n] = make([]string, len(t))
 	}
-	for n, c := range t {
-		rows[0][n] = c.name
-		text := c.text
-		if brief && c.brief != nil {
-			text = c.brief
-		}
+	for n := range t {
+		rows[0][n] = t[n].name
 		for i, item := range items {
-			rows[i+1][n] = text(item)
+			rows[i+1][n] = t[n].cell(item, f)
 		}
 	}
 	return rows

@@ -52,7 +52,7 @@ func listsOfAll(now time.Time) map[string]func(width int) []string {
 	}
 	crowd := crowded()
 	return map[string]func(width int) []string{
-		"snapshot ls": func(width int) []string { return snapshotTable(now, heldBy{}).lines(pointers(snapshots), width) },
+		"snapshot ls": func(width int) []string { return snapshotLines(pointers(snapshots), now, heldBy{}, width) },
 		"filer ls":    func(width int) []string { return filerTable(now).lines(pointers(filers), width) },
 		"shard ls":    func(width int) []string { return shardTable(now).lines(pointers(shards), width) },
 		"policy ls":   func(width int) []string { return policyTable.lines(policies, width) },

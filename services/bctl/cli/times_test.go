@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,8 +47,44 @@ func TestTimes(t *testing.T) {
 	if got := lastGood(&f, now); !strings.Contains(got, "(in the FUTURE, by 365d: ") {
 		t.Errorf("%q", got)
 	}
-	if got := briefLastGood(&f, now); got != "FUTURE" {
+	if got := lastGoodForms(&f, now); !strings.Contains(got[formBrief], "FUTURE") || got[formLeast] != "FUTURE" {
 		t.Errorf("%q", got)
+	}
+}
+
+// Where room is scarce, a time keeps its day, its time of day and its zone, and what must not be
+// missed; where there is room, also its difference from now.
+func TestFormsOfTimes(t *testing.T) {
+	setZone(t, time.FixedZone("CET", 3600))
+	now := time.Date(2026, 11, 22, 16, 0, 0, 0, time.UTC)
+	for _, test := range []struct {
+		got  forms
+		want []string // from formLong on
+	}{
+		{pastForms(now.Add(-3*time.Hour), now), []string{"11-22 14:00 CET (3h ago)", "11-22 14:00 CET", "3h ago"}},
+		{pastForms(now.AddDate(-1, 0, 0), now), []string{"2025-11-22 CET (365d ago)", "2025-11-22 CET", "365d ago"}},
+		{pastForms(now.Add(2*time.Hour), now), []string{"11-22 19:00 CET (FUTURE, by 2h)", "11-22 19:00 CET FUTURE", "FUTURE"}},
+		{pastForms(time.Time{}, now), []string{"-", "-", "-"}},
+		{startForms(now.Add(-3*time.Hour), now), []string{"2026-11-22 14:00 CET", "2026-11-22 14:00 CET", "2026-11-22 14:00 CET"}},
+		{startForms(now.Add(2*time.Hour), now), []string{"2026-11-22 19:00 CET FUTURE", "2026-11-22 19:00 CET FUTURE", "2026-11-22 19:00 CET FUTURE"}},
+		{futureForms(now.Add(9*time.Hour), now), []string{"11-23 02:00 CET (in 9h)", "11-23 02:00 CET", "in 9h"}},
+		{futureForms(time.Time{}, now), []string{"-", "-", "-"}},
+		{deadlineForms(now.Add(9*time.Hour), now), []string{"11-23 02:00 CET (in 9h)", "11-23 02:00 CET", "in 9h"}},
+		{deadlineForms(now.Add(-50*time.Hour), now), []string{"11-20 15:00 CET (OVERDUE 2d)", "11-20 15:00 CET OVERDUE", "OVERDUE 2d"}},
+	} {
+		if !slices.Equal(test.got[formLong:], test.want) {
+			t.Errorf("%q, want %q", test.got[formLong:], test.want)
+		}
+	}
+	for got, want := range map[string]string{
+		runningAge(now.Add(-90*time.Second), now): "1:30",
+		runningAge(now.Add(5*time.Second), now):   "0:00", // less than clocks may differ by
+		runningAge(now.Add(2*time.Hour), now):     "FUTURE",
+		dateOf(now):                               "2026-11-22 CET",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 

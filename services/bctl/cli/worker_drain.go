@@ -89,7 +89,7 @@ func (c *drainCommand) run(ctx context.Context, name string) error {
 			return err
 		}
 		if !worker.Worker() {
-			return usage("%s is a committer and cannot be drained: stop its process; another committer leads within seconds", display(name))
+			return usage("%s is a %s and cannot be drained: stop its process; another %s takes over, if one runs", display(name), worker.Role, worker.Role)
 		}
 		if worker.Silent {
 			return fmt.Errorf("%s %s does not answer: it was last heard of %s ago", worker.Role, display(name), age(time.Since(worker.Heard)))

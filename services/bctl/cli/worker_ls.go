@@ -19,8 +19,8 @@ func newWorkerLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the services of the fleet and their state",
-		Long: `Lists walkers, readers and committers. Those that need attention come first.
-STATE is
+		Long: `Lists committers, walkers, readers and pruners. Those that need attention come
+first. STATE is
 
   ready      it works or waits for work; a line below the table reports if it
              hands work back, for instance because it cannot reach a filer
@@ -38,7 +38,8 @@ IN HAND is the number of its tasks and batches; the number that wait for their
 filer follows in parentheses. RATE is the entries found (walker) or the bytes
 read (reader) per second, over the last ten seconds. CLOCK is the offset of its
 clock from the database's; "?" means that the database did not answer the last
-request (every 30 seconds). UP is the time since it started.`,
+request (every 30 seconds). UP is the time since it started. HEARD is when it
+last described itself.`,
 		Example: `  bctl worker ls
   bctl worker ls --role walker --site oslo
   bctl worker ls --json`,
@@ -50,7 +51,7 @@ request (every 30 seconds). UP is the time since it started.`,
 			return a.listServices(cmd.Context(), &which)
 		},
 	}
-	which.flags(a, cmd, "committer, walker, reader")
+	which.flags(a, cmd, "committer, walker, reader, pruner")
 	a.wideFlag(cmd)
 	return cmd
 }
@@ -144,13 +145,14 @@ func serviceTable(now time.Time) table[*flow.Instance] {
 	return table[*flow.Instance]{
 		{name: "ROLE", text: func(i *flow.Instance) string { return string(i.Role) }},
 		{name: "NAME", text: func(i *flow.Instance) string { return display(i.Name) }, cut: tail, useful: usefulPath},
-		{name: "SITE", text: func(i *flow.Instance) string { return cmp.Or(i.Site, "-") }, leave: 3},
+		{name: "SITE", text: func(i *flow.Instance) string { return cmp.Or(i.Site, "-") }, leave: 4},
 		{name: "STATE", text: func(i *flow.Instance) string { return stateColumn(i, now) }},
-		{name: "IN HAND", text: inHandText, right: true, leave: 5},
-		{name: "RATE", text: rateText, right: true, leave: 4},
-		{name: "CLOCK", text: clockText, right: true, leave: 6},
-		{name: "UP", text: func(i *flow.Instance) string { return upText(i, now) }, right: true, leave: 2},
-		{name: "VERSION", text: func(i *flow.Instance) string { return display(shortVersion(i.Version)) }, leave: 1},
+		{name: "IN HAND", text: inHandText, right: true, leave: 6},
+		{name: "RATE", text: rateText, right: true, leave: 5},
+		{name: "CLOCK", text: clockText, right: true, leave: 7},
+		{name: "UP", text: func(i *flow.Instance) string { return upText(i, now) }, right: true, leave: 3},
+		{name: "VERSION", text: func(i *flow.Instance) string { return display(shortVersion(i.Version)) }, leave: 2},
+		{name: "HEARD", text: func(i *flow.Instance) string { return away(i.Heard, now) }, right: true, leave: 1},
 	}
 }
 
@@ -208,7 +210,7 @@ func stateColumn(i *flow.Instance, now time.Time) string {
 
 func inHandText(i *flow.Instance) string {
 	switch {
-	case i.Role == flow.RoleCommitter, i.Silent:
+	case !i.Worker(), i.Silent:
 		return "-"
 	case i.Stalled > 0:
 		return fmt.Sprintf("%d (%d)", i.Tasks+i.Batches, i.Stalled)
@@ -261,9 +263,9 @@ func shortVersion(version string) string {
 
 // serviceJSON is a line of worker ls. The names are fixed.
 type serviceJSON struct {
-	Role     string   `json:"role"` // committer, walker, reader
+	Role     string   `json:"role"` // committer, walker, reader, pruner
 	Name     string   `json:"name"`
-	Site     string   `json:"site"` // "" for committers
+	Site     string   `json:"site"` // "" for committers and pruners
 	State    string   `json:"state"`
 	Version  string   `json:"version"`
 	Instance string   `json:"instance"`

@@ -4,20 +4,23 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/store/ratestore"
+	"github.com/bctl/bctl/services/bctl/open"
 	"github.com/bctl/bctl/services/pruner/sweep"
 )
 
 // Pruner runs a pruner. It needs the index and the store, and no key. It takes no work from
-// anybody, so it does not use NATS.
+// anybody: it uses NATS, if that is configured, only to announce itself, and works without it.
 func Pruner(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	if _, local := c.IndexPath(); local && !c.Fleet() {
 		return fmt.Errorf("a pruner is part of a fleet, with an index in Postgres: %w", backup.ErrInvalid)
 	}
-	s, err := begin(ctx, c, "pruner", log, needIndex, needStore)
+	s, err := begin(ctx, c, flow.RolePruner, log, needIndex, needStore)
 	if err != nil {
 		return err
 	}
@@ -25,6 +28,8 @@ func Pruner(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	s.waits.end()
 	s.dependOn(nil, s.idx, s.store)
 	s.log.Info("pruner started", "store", s.store.String())
+	announcing := s.announcePruner(ctx, c)
+	defer announcing()
 	limited := ratestore.New(s.store, c.Pruner.RequestsPerSecond, c.Pruner.BytesPerSecond)
 	sweep.New(s.idx, limited, sweep.Options{
 		Worker: workerName(c), Interval: c.Pruner.Interval, MaxMemory: c.Pruner.MaxMemory, MaxUnused: c.Pruner.MaxUnused,
@@ -32,4 +37,27 @@ func Pruner(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}).Run(ctx)
 	s.log.Info("pruner stopped")
 	return nil
+}
+
+// announcePruner announces a pruner until stop is called, if NATS is configured. Operators then see
+// that it runs, and whether it is ready.
+func (s *starting) announcePruner(ctx context.Context, c *config.Config) (stop func()) {
+	if !c.Fleet() {
+		return func() {}
+	}
+	conn, err := open.ServiceNATS(c, workerName(c), s.repository, s.log, nil, nil, nil)
+	if err != nil {
+		s.log.Warn("pruner runs without NATS: bctl worker ls does not list it", "error", err)
+		return func() {}
+	}
+	a := announce(c, s.monitoring, conn, s.idx, newReadiness(false), flow.RolePruner)
+	a.also = func(*flow.Instance) {}
+	announcing, end := context.WithCancel(context.WithoutCancel(ctx))
+	var owned sync.WaitGroup
+	owned.Go(func() { a.run(announcing) })
+	return func() {
+		end()
+		owned.Wait()
+		conn.Close()
+	}
 }

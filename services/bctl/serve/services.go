@@ -50,14 +50,14 @@ type starting struct {
 	store      *guard // nil: it needs none
 }
 
-// begin waits for the index, and for the store if it is among the needs. A service without NATS
-// among its needs does not announce what it waits for.
+// begin waits for the index, and for the store if it is among the needs. Meanwhile the service
+// announces what it waits for, if NATS is configured.
 func begin(ctx context.Context, c *config.Config, role flow.Role, log *slog.Logger, needs ...string) (*starting, error) {
 	m, err := monitor(ctx, c, string(role), log, needs...)
 	if err != nil {
 		return nil, err
 	}
-	s := &starting{monitoring: m, waits: &waiting{c: c, m: m, role: role, silent: !slices.Contains(needs, needNATS)}}
+	s := &starting{monitoring: m, waits: &waiting{c: c, m: m, role: role, beside: !slices.Contains(needs, needNATS)}}
 	if s.idx, s.repository, err = waitForIndex(ctx, c, s.waits); err == nil && slices.Contains(needs, needStore) {
 		s.store, err = waitForStore(ctx, c, s.waits)
 	}

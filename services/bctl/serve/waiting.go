@@ -18,8 +18,8 @@ type waiting struct {
 	c    *config.Config
 	m    *monitoring
 	role flow.Role
-	// silent: the service does not use NATS, and announces nothing.
-	silent bool
+	// beside: the service works without NATS, and only announces itself there.
+	beside bool
 
 	mu   sync.Mutex
 	why  string
@@ -43,15 +43,19 @@ func (w *waiting) say(what string, err error) {
 		need = needStore
 	}
 	w.m.health.Depends(need, func(context.Context) error { return err })
-	if w.stop != nil || w.silent || !w.c.Fleet() {
+	if w.stop != nil || !w.c.Fleet() {
 		return
 	}
 	conn, err := open.ServiceNATS(w.c, workerName(w.c), backup.RepositoryID{}, w.m.log, nil, nil, nil)
 	if err != nil {
-		w.m.health.Depends(needNATS, func(context.Context) error { return err })
+		if !w.beside {
+			w.m.health.Depends(needNATS, func(context.Context) error { return err })
+		}
 		return // logged when the service itself connects
 	}
-	w.m.health.Depends(needNATS, func(context.Context) error { return conn.Ready() })
+	if !w.beside {
+		w.m.health.Depends(needNATS, func(context.Context) error { return conn.Ready() })
+	}
 	a := announce(w.c, w.m, conn, nil, newReadiness(false), w.role)
 	describe := func() flow.Instance {
 		w.mu.Lock()
