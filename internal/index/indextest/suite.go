@@ -98,6 +98,8 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"ForgetHead", testForgetHead},
 		{"Holds", testHolds},
 		{"HoldWhileForgetting", testHoldWhileForgetting},
+		{"PathHolds", testPathHolds},
+		{"PathHoldsInAnyOrder", testPathHoldsInAnyOrder},
 		{"Readings", testReadings},
 		{"Brake", testBrake},
 		{"BrakeOfShards", testBrakeOfShards},

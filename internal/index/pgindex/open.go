@@ -123,6 +123,7 @@ var postgres = entindex.Dialect{
 		return "json_to_recordset($" + strconv.Itoa(n) + "::json) AS " + name + " (" + strings.Join(columns, ", ") + ")"
 	},
 	Unhex: func(column string) string { return "decode(" + column + ", 'hex')" },
+	Paths: pathQueries,
 }
 
 // takeTurn makes claims of one kind wait for each other. A claim finds its rows at the beginning of

@@ -126,6 +126,7 @@ var dialectSQLite = entindex.Dialect{
 		return "(SELECT " + strings.Join(list, ", ") + " FROM json_each($" + strconv.Itoa(n) + ")) AS " + name
 	},
 	Unhex: func(column string) string { return "unhex(" + column + ")" },
+	Paths: pathQueries,
 }
 
 // A backend is entindex.Backend in a SQLite file: one connection that writes, guarded by turn, and
