@@ -218,6 +218,34 @@ DROP TRIGGER IF EXISTS bctl_check_retired ON filers;
 CREATE CONSTRAINT TRIGGER bctl_check_retired AFTER UPDATE OF retired ON filers DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
     WHEN (NEW.retired AND NOT OLD.retired AND NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_check_logged();
 
+-- The settings of a policy that decide what is kept are in the log as they were and as they are. The
+-- text is that of pgindex.
+CREATE OR REPLACE FUNCTION bctl_check_policy() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
+DECLARE
+    was text := 'null';
+    was_name text := NULL;
+    is_now text := 'null';
+    is_name text := NULL;
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        was_name := OLD.name;
+        was := jsonb_build_object('retention', OLD.retention, 'labels', OLD.labels, 'schedule', OLD.schedule, 'time_zone', OLD.time_zone, 'paused', OLD.paused)::text;
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        is_name := NEW.name;
+        is_now := jsonb_build_object('retention', NEW.retention, 'labels', NEW.labels, 'schedule', NEW.schedule, 'time_zone', NEW.time_zone, 'paused', NEW.paused)::text;
+    END IF;
+    IF was <> is_now AND NOT EXISTS (SELECT FROM public.log WHERE subject = 'policy ' || coalesce(is_name, was_name) AND action = 'policy'
+        AND reason = format('{"was": %s, "is": %s}', was, is_now) AND xmin = pg_current_xact_id()::xid)
+    THEN
+        RAISE insufficient_privilege USING MESSAGE = format('the log has no entry of this: policy %s', coalesce(is_name, was_name));
+    END IF;
+    RETURN NULL;
+END $$;
+DROP TRIGGER IF EXISTS bctl_check_policy ON policies;
+CREATE CONSTRAINT TRIGGER bctl_check_policy AFTER INSERT OR UPDATE OR DELETE ON policies DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_check_policy();
+
 -- A confirmation is that of the certificate's holder, and in the log.
 CREATE OR REPLACE FUNCTION bctl_stamp_confirmation() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
 BEGIN

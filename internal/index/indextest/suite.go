@@ -47,6 +47,7 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"Leading", testLeading},
 		{"OneLeader", testOneLeader},
 		{"Policies", testPolicies},
+		{"PoliciesAreLogged", testPoliciesAreLogged},
 		{"Plans", testPlans},
 		{"Unplan", testUnplan},
 		{"SchedulerFenced", testSchedulerFenced},

@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -113,11 +116,42 @@ func shortSubject(subject string) string {
 	return subject
 }
 
+// shownReason returns the reason of an entry for people: of a change of a policy, what has changed.
+func shownReason(e *index.LogEntry) string {
+	var c index.PolicyChange
+	if e.Action != "policy" || json.Unmarshal([]byte(e.Reason), &c) != nil {
+		return e.Reason
+	}
+	switch {
+	case c.Was == nil && c.Is == nil:
+		return e.Reason
+	case c.Was == nil:
+		return "created; " + rulesOf(c.Is)
+	case c.Is == nil:
+		return "removed; it was: " + rulesOf(c.Was)
+	}
+	var changed []string
+	for _, setting := range []struct{ name, was, is string }{
+		{"rules", rulesOf(c.Was), rulesOf(c.Is)},
+		{"labels", labelText(c.Was.Labels), labelText(c.Is.Labels)},
+		{"schedule", c.Was.Schedule, c.Is.Schedule},
+		{"time zone", cmp.Or(c.Was.TimeZone, "UTC"), cmp.Or(c.Is.TimeZone, "UTC")},
+		{"paused", strconv.FormatBool(c.Was.Paused), strconv.FormatBool(c.Is.Paused)},
+	} {
+		if setting.was != setting.is {
+			changed = append(changed, fmt.Sprintf("%s: %s, before: %s", setting.name, setting.is, setting.was))
+		}
+	}
+	return strings.Join(changed, "; ")
+}
+
+func rulesOf(p *index.LoggedPolicy) string { return p.Retention.String() }
+
 var logTable = table[*index.LogEntry]{
 	{name: "TIME", text: func(e *index.LogEntry) string { return zoned(e.Time) }, brief: func(e *index.LogEntry) string { return shortTime(e.Time) }},
 	{name: "BY", text: func(e *index.LogEntry) string { return display(e.By) }, cut: truncate, useful: usefulPath},
 	{name: "LOGIN", text: func(e *index.LogEntry) string { return display(e.Login) }, cut: truncate, useful: usefulPath, leave: 2},
 	{name: "ACTION", text: func(e *index.LogEntry) string { return e.Action }},
 	{name: "SUBJECT", text: func(e *index.LogEntry) string { return display(shortSubject(e.Subject)) }, cut: truncate, useful: usefulPath},
-	{name: "REASON", text: func(e *index.LogEntry) string { return display(e.Reason) }, cut: truncate, useful: usefulPath, leave: 1},
+	{name: "REASON", text: func(e *index.LogEntry) string { return display(shownReason(e)) }, cut: truncate, useful: usefulPath, leave: 1},
 }
