@@ -69,7 +69,7 @@ func (a *app) addHold(ctx context.Context, i index.Index, w *which, arg, reason 
 	if err != nil {
 		return err
 	}
-	return a.result(newHoldJSON(held[0]), "hold %d keeps %s of %s %s (bctl hold rm %[1]d removes it)\n",
+	return a.result(newHoldJSON(held[0]), "hold %d keeps %s %s %s (bctl hold rm %[1]d removes it)\n",
 		h.ID, held[0].what(), display(held[0].filer), display(held[0].shard))
 }
 
@@ -162,11 +162,11 @@ type holdOf struct {
 func (h *holdOf) what() string {
 	switch {
 	case h.Path != "":
-		return "each version of " + display(h.Path)
+		return "each version of " + display(h.Path) + " in"
 	case h.Shard != 0:
-		return "all snapshots"
+		return "all snapshots of"
 	}
-	return "snapshot " + h.Snapshot.Short()
+	return "snapshot " + h.Snapshot.Short() + " of"
 }
 
 // describeHolds finds the names of shards.
