@@ -110,7 +110,7 @@ var Privileges = []Privilege{
 	// kept, and others ensure that the log has an entry for it.
 	{"operator", may("UPDATE"), in("snapshots"), of("forgotten")},
 	{"operator", may("SELECT", "DELETE"), in("holds", "readings"), nil},
-	{"operator", may("INSERT"), in("holds"), of("snapshot", "shard", "reason", "by", "since")},
+	{"operator", may("INSERT"), in("holds"), of("snapshot", "shard", "path_key", "path_end", "parent_key", "reason", "by", "since")},
 	{"operator", may("INSERT"), in("readings"), nil},
 	{"operator", may("UPDATE"), in("readings"), of("until")},
 	{"operator", may("SELECT"), in("log"), nil},

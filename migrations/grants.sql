@@ -74,13 +74,69 @@ END $$;
 CREATE OR REPLACE TRIGGER bctl_keep_numbers BEFORE UPDATE OF last_number ON shards FOR EACH ROW
     WHEN (NEW.last_number < OLD.last_number) EXECUTE FUNCTION bctl_keep_numbers();
 
+-- The versions of pages in a range of path keys: whether a snapshot has any, and whether two snapshots
+-- have different ones. The conditions are those of pgindex.
+CREATE OR REPLACE FUNCTION bctl_has_pages(of_shard bigint, at bigint, range_from bytea, range_to bytea) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, public AS $$
+    SELECT EXISTS (SELECT FROM public.pages WHERE shard = of_shard
+        AND substring(path_key FROM 1 FOR 1024) >= substring(range_from FROM 1 FOR 1024) AND path_key >= range_from
+        AND substring(path_key FROM 1 FOR 1024) <= substring(range_to FROM 1 FOR 1024) AND path_key < range_to
+        AND first_snapshot <= at AND (last_snapshot IS NULL OR last_snapshot >= at))
+$$;
+CREATE OR REPLACE FUNCTION bctl_pages_changed(of_shard bigint, before bigint, after bigint, range_from bytea, range_to bytea) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, public AS $$
+    SELECT EXISTS (SELECT FROM public.pages WHERE shard = of_shard
+        AND substring(path_key FROM 1 FOR 1024) >= substring(range_from FROM 1 FOR 1024) AND path_key >= range_from
+        AND substring(path_key FROM 1 FOR 1024) <= substring(range_to FROM 1 FOR 1024) AND path_key < range_to
+        AND first_snapshot > before AND first_snapshot <= after AND (last_snapshot IS NULL OR last_snapshot >= after))
+    OR EXISTS (SELECT FROM public.pages WHERE shard = of_shard
+        AND substring(path_key FROM 1 FOR 1024) >= substring(range_from FROM 1 FOR 1024) AND path_key >= range_from
+        AND substring(path_key FROM 1 FOR 1024) <= substring(range_to FROM 1 FOR 1024) AND path_key < range_to
+        AND first_snapshot <= before AND last_snapshot >= before AND last_snapshot < after)
+$$;
+
+-- Whether this transaction has added an entry to the log with one of these subjects.
+CREATE OR REPLACE FUNCTION bctl_logged(what text, VARIADIC which text[]) RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog, public AS $$
+    SELECT EXISTS (SELECT FROM public.log WHERE subject = ANY (which) AND action = what AND xmin = pg_current_xact_id()::xid)
+$$;
+
+-- Whether a hold on a path keeps a snapshot: the snapshot has the path, and the next committed one that
+-- is left does not have the same version of it. A directory has pages at its path key. Other entries
+-- are in the pages of their directory, which the database cannot read. Whoever forgets the snapshot
+-- although these have changed notes in the log that the hold was checked.
+CREATE OR REPLACE FUNCTION bctl_held_by_path(of_shard bigint, of_number bigint, of_id uuid) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
+DECLARE
+    hold record;
+    next bigint := (SELECT min(number) FROM public.snapshots
+        WHERE shard_id = of_shard AND number > of_number AND state = 'committed' AND forgotten IS NULL);
+BEGIN
+    FOR hold IN SELECT id, path_key, path_end, parent_key, parent_key || '\x00'::bytea AS parent_end FROM public.holds
+        WHERE shard = of_shard AND path_key IS NOT NULL
+    LOOP
+        IF public.bctl_has_pages(of_shard, of_number, hold.path_key, hold.path_end) THEN
+            IF next IS NULL OR public.bctl_pages_changed(of_shard, of_number, next, hold.path_key, hold.path_end) THEN
+                RETURN true;
+            END IF;
+        ELSIF public.bctl_has_pages(of_shard, of_number, hold.parent_key, hold.parent_end)
+            AND (next IS NULL OR public.bctl_pages_changed(of_shard, of_number, next, hold.parent_key, hold.parent_end)
+                OR public.bctl_has_pages(of_shard, next, hold.path_key, hold.path_end))
+            AND NOT public.bctl_logged('checked', format('hold %s snapshot %s', hold.id, replace(of_id::text, '-', '')))
+        THEN
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN false;
+END $$;
+
 -- What is forgotten cannot be brought back, so this trigger repeats the conditions of bctl: not what
 -- is on hold, being restored, or the base of a running snapshot, and not the last good snapshot of a
 -- shard that is backed up.
 CREATE OR REPLACE FUNCTION bctl_check_forget() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
 BEGIN
     IF OLD.forgotten IS NOT NULL OR NEW.forgotten IS NULL OR OLD.state = 'running' OR NOT OLD.recorded
-        OR EXISTS (SELECT FROM public.holds WHERE snapshot = OLD.id OR shard = OLD.shard_id)
+        OR EXISTS (SELECT FROM public.holds WHERE snapshot = OLD.id OR shard = OLD.shard_id AND path_key IS NULL)
+        OR OLD.state = 'committed' AND public.bctl_held_by_path(OLD.shard_id, OLD.number, OLD.id)
         OR EXISTS (SELECT FROM public.readings WHERE snapshot = OLD.id AND until > extract(epoch FROM clock_timestamp()) * 1000000)
         OR EXISTS (SELECT FROM public.snapshots WHERE shard_id = OLD.shard_id AND state = 'running' AND base_id = OLD.id)
         OR EXISTS (SELECT FROM public.shards h JOIN public.filers f ON f.id = h.filer_id WHERE h.last_good = OLD.id AND NOT h.retired AND NOT f.retired)
@@ -92,7 +148,8 @@ END $$;
 CREATE OR REPLACE TRIGGER bctl_check_forget BEFORE UPDATE OF forgotten ON snapshots FOR EACH ROW
     WHEN (NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_check_forget();
 
--- Whoever forgets a snapshot, or removes a hold, adds an entry to the log in the same transaction.
+-- Whoever forgets or marks a snapshot, adds or removes a hold, retires a filer or a shard, or changes a
+-- policy adds an entry to the log in the same transaction.
 -- The database adds the time and the user, and nobody has the privilege to change an entry.
 -- The user is the name in the certificate, without its generation, so that several operators who use
 -- one role are told apart. The server cuts it off after 63 bytes.
@@ -108,23 +165,86 @@ BEGIN
 END $$;
 CREATE OR REPLACE TRIGGER bctl_stamp_log BEFORE INSERT ON log FOR EACH ROW
     WHEN (NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_stamp_log();
+CREATE OR REPLACE FUNCTION bctl_stamp_hold() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
+BEGIN
+    NEW.login := public.bctl_identity();
+    NEW.since := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER bctl_stamp_hold BEFORE INSERT ON holds FOR EACH ROW
+    WHEN (NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_stamp_hold();
 
+-- The second subjects of holds are those of bctl before version 12.
 CREATE OR REPLACE FUNCTION bctl_check_logged() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
 DECLARE
-    what text := CASE TG_TABLE_NAME WHEN 'holds' THEN 'release' ELSE 'forget' END;
-    which text := CASE TG_TABLE_NAME WHEN 'holds' THEN 'hold ' || OLD.id::text ELSE replace(OLD.id::text, '-', '') END;
+    row record := coalesce(NEW, OLD);
+    what text;
+    which text[];
 BEGIN
-    IF NOT EXISTS (SELECT FROM public.log WHERE action = what AND subject = which) THEN
-        RAISE insufficient_privilege USING MESSAGE = format('the log has no entry of this: %s %s', what, which);
+    CASE TG_TABLE_NAME
+    WHEN 'holds' THEN
+        what := CASE TG_OP WHEN 'INSERT' THEN 'hold' ELSE 'release' END;
+        which := ARRAY[coalesce('shard ' || row.shard, 'snapshot ' || replace(row.snapshot::text, '-', ''))];
+        which := ARRAY[format('hold %s %s', row.id, which[1]),
+            CASE TG_OP WHEN 'INSERT' THEN regexp_replace(which[1], '^snapshot ', '') ELSE format('hold %s', row.id) END];
+    WHEN 'snapshots' THEN
+        what := CASE WHEN TG_ARGV[0] = 'forget' THEN 'forget' WHEN row.bad <> '' THEN 'mark-bad' ELSE 'mark-good' END;
+        which := ARRAY[replace(row.id::text, '-', '')];
+    WHEN 'shards' THEN
+        what := 'retire';
+        which := ARRAY['shard ' || row.id, 'filer ' || (SELECT name FROM public.filers WHERE id = row.filer_id)];
+    WHEN 'filers' THEN
+        what := 'retire';
+        which := ARRAY['filer ' || row.name];
+    END CASE;
+    IF NOT public.bctl_logged(what, VARIADIC which) THEN
+        RAISE insufficient_privilege USING MESSAGE = format('the log has no entry of this: %s %s', what, which[1]);
     END IF;
     RETURN NULL;
 END $$;
 DROP TRIGGER IF EXISTS bctl_check_logged ON snapshots;
 CREATE CONSTRAINT TRIGGER bctl_check_logged AFTER UPDATE OF forgotten ON snapshots DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-    WHEN (NEW.forgotten IS NOT NULL) EXECUTE FUNCTION bctl_check_logged();
+    WHEN (NEW.forgotten IS NOT NULL) EXECUTE FUNCTION bctl_check_logged('forget');
+DROP TRIGGER IF EXISTS bctl_check_marked ON snapshots;
+CREATE CONSTRAINT TRIGGER bctl_check_marked AFTER UPDATE OF bad ON snapshots DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (NEW.bad <> OLD.bad AND NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_check_logged('mark');
 DROP TRIGGER IF EXISTS bctl_check_logged ON holds;
-CREATE CONSTRAINT TRIGGER bctl_check_logged AFTER DELETE ON holds DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+CREATE CONSTRAINT TRIGGER bctl_check_logged AFTER INSERT OR DELETE ON holds DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
     EXECUTE FUNCTION bctl_check_logged();
+DROP TRIGGER IF EXISTS bctl_check_retired ON shards;
+CREATE CONSTRAINT TRIGGER bctl_check_retired AFTER UPDATE OF retired ON shards DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (NEW.retired AND NOT OLD.retired AND NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_check_logged();
+DROP TRIGGER IF EXISTS bctl_check_retired ON filers;
+CREATE CONSTRAINT TRIGGER bctl_check_retired AFTER UPDATE OF retired ON filers DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (NEW.retired AND NOT OLD.retired AND NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_check_logged();
+
+-- The settings of a policy that decide what is kept are in the log as they were and as they are. The
+-- text is that of pgindex.
+CREATE OR REPLACE FUNCTION bctl_check_policy() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
+DECLARE
+    was text := 'null';
+    was_name text := NULL;
+    is_now text := 'null';
+    is_name text := NULL;
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        was_name := OLD.name;
+        was := jsonb_build_object('retention', OLD.retention, 'labels', OLD.labels, 'schedule', OLD.schedule, 'time_zone', OLD.time_zone, 'paused', OLD.paused)::text;
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        is_name := NEW.name;
+        is_now := jsonb_build_object('retention', NEW.retention, 'labels', NEW.labels, 'schedule', NEW.schedule, 'time_zone', NEW.time_zone, 'paused', NEW.paused)::text;
+    END IF;
+    IF was <> is_now AND NOT EXISTS (SELECT FROM public.log WHERE subject = 'policy ' || coalesce(is_name, was_name) AND action = 'policy'
+        AND reason = format('{"was": %s, "is": %s}', was, is_now) AND xmin = pg_current_xact_id()::xid)
+    THEN
+        RAISE insufficient_privilege USING MESSAGE = format('the log has no entry of this: policy %s', coalesce(is_name, was_name));
+    END IF;
+    RETURN NULL;
+END $$;
+DROP TRIGGER IF EXISTS bctl_check_policy ON policies;
+CREATE CONSTRAINT TRIGGER bctl_check_policy AFTER INSERT OR UPDATE OR DELETE ON policies DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_check_policy();
 
 -- A confirmation is that of the certificate's holder, and in the log.
 CREATE OR REPLACE FUNCTION bctl_stamp_confirmation() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$

@@ -18,6 +18,7 @@ type Index interface {
 	Clock(ctx context.Context) (time.Time, error)
 	Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error)
 	Holds(ctx context.Context) ([]index.Hold, error)
+	HeldByPaths(ctx context.Context, shard backup.ShardID) (map[backup.SnapshotID]int64, error)
 	Unrecorded(ctx context.Context, only []backup.SnapshotID, limit int) ([]backup.Snapshot, error)
 }
 
@@ -31,22 +32,30 @@ type Decider struct {
 	now        time.Time
 	onSnapshot map[backup.SnapshotID]index.Hold
 	onShard    map[backup.ShardID]index.Hold
+	onPaths    map[backup.ShardID]map[int64]index.Hold // by their ids
 	unrecorded map[backup.SnapshotID]bool
 }
 
 // New returns a Decider. It reads the holds and the clock of the index.
 func New(ctx context.Context, idx Index) (*Decider, error) {
 	d := &Decider{
-		index: idx, onSnapshot: map[backup.SnapshotID]index.Hold{}, onShard: map[backup.ShardID]index.Hold{}, unrecorded: map[backup.SnapshotID]bool{},
+		index: idx, onSnapshot: map[backup.SnapshotID]index.Hold{}, onShard: map[backup.ShardID]index.Hold{},
+		onPaths: map[backup.ShardID]map[int64]index.Hold{}, unrecorded: map[backup.SnapshotID]bool{},
 	}
 	holds, err := idx.Holds(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, h := range holds {
-		if h.Shard != 0 {
+		switch {
+		case h.Path != "":
+			if d.onPaths[h.Shard] == nil {
+				d.onPaths[h.Shard] = map[int64]index.Hold{}
+			}
+			d.onPaths[h.Shard][h.ID] = h
+		case h.Shard != 0:
 			d.onShard[h.Shard] = h
-		} else {
+		default:
 			d.onSnapshot[h.Snapshot] = h
 		}
 	}
@@ -83,7 +92,10 @@ func (d *Decider) Shard(ctx context.Context, shard *index.ShardStatus, r Rule) (
 	if err != nil {
 		return nil, err
 	}
-	base := baseOf(all)
+	u, err := d.use(ctx, shard.ID, all)
+	if err != nil {
+		return nil, err
+	}
 	byID := make(map[backup.SnapshotID]*backup.Snapshot, len(all))
 	var considered []retention.Snapshot
 	for i := range all {
@@ -92,7 +104,7 @@ func (d *Decider) Shard(ctx context.Context, shard *index.ShardStatus, r Rule) (
 			continue
 		}
 		byID[s.ID] = s
-		considered = append(considered, d.considered(s, base))
+		considered = append(considered, d.considered(s, u))
 	}
 	// If the last good snapshot is not considered, a considered one need not be kept in its place.
 	o := retention.Options{Zone: r.Zone, Now: d.now, Retired: retired(shard) || byID[shard.LastGood] == nil}
@@ -108,7 +120,7 @@ func (d *Decider) Shard(ctx context.Context, shard *index.ShardStatus, r Rule) (
 			f.Reasons = append(f.Reasons, reason.String())
 		}
 		if !f.Keep {
-			if kept := d.kept(s, shard, base); len(kept) > 0 {
+			if kept := d.kept(s, shard, u); len(kept) > 0 {
 				f.Keep, f.Reasons = true, kept
 			}
 		}
@@ -117,11 +129,34 @@ func (d *Decider) Shard(ctx context.Context, shard *index.ShardStatus, r Rule) (
 	return fates, nil
 }
 
+// A use is what needs the snapshots of a shard.
+type use struct {
+	base    backup.SnapshotID // of the running snapshot; zero: there is none
+	byPaths map[backup.SnapshotID]index.Hold
+}
+
+// use returns the use of a shard's snapshots. Of all, it looks at running ones.
+func (d *Decider) use(ctx context.Context, shard backup.ShardID, all []backup.Snapshot) (use, error) {
+	u := use{base: baseOf(all), byPaths: map[backup.SnapshotID]index.Hold{}}
+	if len(d.onPaths[shard]) == 0 {
+		return u, nil
+	}
+	held, err := d.index.HeldByPaths(ctx, shard)
+	for id, hold := range held {
+		if h, known := d.onPaths[shard][hold]; known {
+			u.byPaths[id] = h
+		} else { // added since
+			u.byPaths[id] = index.Hold{ID: hold}
+		}
+	}
+	return u, err
+}
+
 // considered returns what the rules depend on.
-func (d *Decider) considered(s *backup.Snapshot, base backup.SnapshotID) retention.Snapshot {
-	hold, held := d.hold(s)
+func (d *Decider) considered(s *backup.Snapshot, u use) retention.Snapshot {
+	hold, held := d.hold(s, u)
 	return retention.Snapshot{
-		ID: s.ID, Time: s.Started, Tags: s.Tags, Good: s.State == backup.Committed && s.Bad == "", Held: held, Hold: hold.Reason, InUse: s.ID == base,
+		ID: s.ID, Time: s.Started, Tags: s.Tags, Good: s.State == backup.Committed && s.Bad == "", Held: held, Hold: hold.Reason, InUse: s.ID == u.base,
 	}
 }
 
@@ -131,18 +166,22 @@ func (d *Decider) Kept(ctx context.Context, s *backup.Snapshot, shard *index.Sha
 	if err != nil {
 		return nil, err
 	}
-	return d.kept(s, shard, baseOf(running)), nil
+	u, err := d.use(ctx, shard.ID, running)
+	if err != nil {
+		return nil, err
+	}
+	return d.kept(s, shard, u), nil
 }
 
 // kept lists what index.Forgetting checks, except restores in progress, which only the index knows.
-func (d *Decider) kept(s *backup.Snapshot, shard *index.ShardStatus, base backup.SnapshotID) (reasons []string) {
+func (d *Decider) kept(s *backup.Snapshot, shard *index.ShardStatus, u use) (reasons []string) {
 	if s.ID == shard.LastGood && !retired(shard) {
 		reasons = append(reasons, retention.Reason{Cause: retention.LastGood}.String())
 	}
-	if hold, held := d.hold(s); held {
+	if hold, held := d.hold(s, u); held {
 		reasons = append(reasons, retention.Reason{Cause: retention.OnHold, Hold: hold.Reason}.String())
 	}
-	if s.ID == base {
+	if s.ID == u.base {
 		reasons = append(reasons, retention.Reason{Cause: retention.InUse}.String())
 	}
 	if d.unrecorded[s.ID] {
@@ -151,10 +190,14 @@ func (d *Decider) kept(s *backup.Snapshot, shard *index.ShardStatus, base backup
 	return reasons
 }
 
-func (d *Decider) hold(s *backup.Snapshot) (h index.Hold, held bool) {
-	if h, held = d.onSnapshot[s.ID]; !held {
-		h, held = d.onShard[s.Shard.ID]
+func (d *Decider) hold(s *backup.Snapshot, u use) (h index.Hold, held bool) {
+	if h, held = d.onSnapshot[s.ID]; held {
+		return h, held
 	}
+	if h, held = d.onShard[s.Shard.ID]; held {
+		return h, held
+	}
+	h, held = u.byPaths[s.ID]
 	return h, held
 }
 

@@ -44,13 +44,17 @@ func (d *Decider) Simulate(ctx context.Context, shard *index.ShardStatus, r Rule
 	if err != nil {
 		return c, err
 	}
+	u, err := d.use(ctx, shard.ID, nil) // the running one will have ended
+	if err != nil {
+		return c, err
+	}
 	var kept []retention.Snapshot
 	existing, last, sum := map[backup.SnapshotID]bool{}, d.now, int64(0)
 	for _, s := range slices.Backward(all) {
 		if s.State == backup.Running {
 			continue
 		}
-		now := d.considered(&s, backup.SnapshotID{}) // the running one will have ended
+		now := d.considered(&s, u)
 		kept, existing[s.ID] = append(kept, now), true
 		if s.Started.After(last) {
 			last = s.Started

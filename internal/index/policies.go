@@ -14,14 +14,30 @@ var ErrNotDue = errors.New("not due any more")
 // Policies is the part of Catalog that manages policies.
 type Policies interface {
 	// SetPolicy creates the policy of that name, or replaces its settings, and returns it with its
-	// ID and the next Revision. It fails with backup.ErrInvalid if a setting is wrong.
-	SetPolicy(ctx context.Context, p backup.Policy) (backup.Policy, error)
+	// ID and the next Revision. It fails with backup.ErrInvalid if a setting is wrong. If what the
+	// policy keeps, of which filers, or when has changed, the log notes by and a PolicyChange.
+	SetPolicy(ctx context.Context, p backup.Policy, by string) (backup.Policy, error)
 	// RemovePolicy removes a policy. Its shards are no longer due, unless another policy applies to
 	// them. Snapshots remain. RemovePolicy fails with backup.ErrNotFound if there is no policy of
-	// that name.
-	RemovePolicy(ctx context.Context, name string) error
+	// that name. The log notes by and a PolicyChange.
+	RemovePolicy(ctx context.Context, name, by string) error
 	// ListPolicies returns all policies, by name.
 	ListPolicies(ctx context.Context) ([]backup.Policy, error)
+}
+
+// A PolicyChange is what the log has of a change of a policy, as JSON.
+type PolicyChange struct {
+	Was *LoggedPolicy `json:"was"` // nil: it is new
+	Is  *LoggedPolicy `json:"is"`  // nil: it was removed
+}
+
+// A LoggedPolicy has the settings of a policy that decide what is kept.
+type LoggedPolicy struct {
+	Retention backup.Retention  `json:"retention"`
+	Labels    map[string]string `json:"labels"`
+	Schedule  string            `json:"schedule"`
+	TimeZone  string            `json:"time_zone"`
+	Paused    bool              `json:"paused"`
 }
 
 // A Binding is the policy of a filer's shards. The zero Binding is no policy.

@@ -26,12 +26,19 @@ type Forgetting interface {
 	// returns backup.ErrNotFound for a snapshot that is running, unknown or already forgotten. The
 	// log notes by and reason.
 	Forget(ctx context.Context, id backup.SnapshotID, by, reason string) error
-	// AddHold adds a hold and returns it with its ID and time. The log notes it.
+	// AddHold adds a hold and returns it with its ID, Login and time. It fails with
+	// backup.ErrNotFound if there is no such shard or committed snapshot, and for a Path that no
+	// committed snapshot of the shard has. The log notes it.
 	AddHold(ctx context.Context, h Hold) (Hold, error)
-	// RemoveHold removes a hold, or fails with backup.ErrNotFound. The log notes by and reason.
+	// RemoveHold removes a hold, or fails with backup.ErrNotFound. The log notes by and reason, under
+	// the same subject as the hold.
 	RemoveHold(ctx context.Context, id int64, by, reason string) error
 	// Holds returns all holds, oldest first.
 	Holds(ctx context.Context) ([]Hold, error)
+	// HeldByPaths returns the snapshots of a shard that holds on paths keep, each with the ID of one
+	// of these holds. While snapshots are only forgotten, a snapshot that is not one of them can be
+	// forgotten, in any order.
+	HeldByPaths(ctx context.Context, shard backup.ShardID) (map[backup.SnapshotID]int64, error)
 	// Log yields the entries of the log since a time, oldest first.
 	Log(ctx context.Context, since time.Time) iter.Seq2[LogEntry, error]
 	// BeginReading keeps the content of a committed snapshot for a restore, until EndReading, or
@@ -41,23 +48,33 @@ type Forgetting interface {
 	EndReading(ctx context.Context, reading backup.PackID) error
 }
 
-// A Hold keeps a snapshot, or all snapshots of a shard, against every rule.
+// A Hold keeps a snapshot, all snapshots of a shard, or each version of what is at and below a path of
+// a shard, against every rule.
+//
+// A hold on a path keeps a committed snapshot that has the path, unless the next committed one that is
+// left has the same version of it. So of neighbouring snapshots with the same version, the newest
+// stays, in whatever order they are forgotten. The version of a directory is that of the pages of it
+// and of all directories below it. The version of another entry is the entry in its directory's page.
 type Hold struct {
 	ID       int64
-	Snapshot backup.SnapshotID // zero: all of Shard
+	Snapshot backup.SnapshotID // zero: of Shard
 	Shard    backup.ShardID    // zero: only Snapshot
+	Path     string            // within Shard, as of backup.CheckPath; empty: all snapshots of Shard
 	Reason   string
-	By       string
+	By       string // as bctl was told
+	Login    string // the user of the database, by certificate if there is one; empty in SQLite
 	Since    time.Time
 }
 
 // A LogEntry records what somebody did to snapshots.
 type LogEntry struct {
-	ID      int64
-	Time    time.Time
-	By      string
-	Login   string // the user of the database, by certificate if there is one; empty in SQLite
-	Action  string // forget, hold, release, retire, mark-bad, mark-good, stop, confirm, reject or brake
+	ID    int64
+	Time  time.Time
+	By    string
+	Login string // the user of the database, by certificate if there is one; empty in SQLite
+	// Action is forget, hold, release, checked, retire, mark-bad, mark-good, policy, stop, confirm,
+	// reject or brake.
+	Action  string
 	Subject string // such as a snapshot's id
 	Reason  string
 }

@@ -242,6 +242,13 @@ func (x *byRoles) InHand(ctx context.Context, now time.Time, limit int) ([]index
 }
 
 // Holds is also called by committers, which forget what the rules of policies do not keep.
+func (x *byRoles) HeldByPaths(ctx context.Context, shard backup.ShardID) (map[backup.SnapshotID]int64, error) {
+	if held, err := x.committer.HeldByPaths(ctx, shard); err != nil {
+		return held, err
+	}
+	return x.Forgetting.HeldByPaths(ctx, shard)
+}
+
 func (x *byRoles) Holds(ctx context.Context) ([]index.Hold, error) {
 	if holds, err := x.committer.Holds(ctx); err != nil {
 		return holds, err

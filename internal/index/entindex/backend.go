@@ -89,6 +89,10 @@ type Dialect struct {
 	// list of objects that is parameter n. Unhex makes bytes of a column's hexadecimal text.
 	Rows  func(n int, name string, columns ...string) string
 	Unhex func(column string) string
+	// LoggedPolicy is the index.LoggedPolicy of a row of policies, as JSON.
+	LoggedPolicy string
+	// Paths has the queries of holds on paths.
+	Paths PathQueries
 }
 
 // A PageRow is a version of a page in the hot table.

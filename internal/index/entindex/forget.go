@@ -19,6 +19,7 @@ const (
 	actionForget   = "forget"
 	actionHold     = "hold"
 	actionRelease  = "release"
+	actionChecked  = "checked"
 	actionRetire   = "retire"
 	actionMarkBad  = "mark-bad"
 	actionMarkGood = "mark-good"
@@ -26,6 +27,7 @@ const (
 	actionConfirm  = "confirm"
 	actionReject   = "reject"
 	actionBrake    = "brake"
+	actionPolicy   = "policy"
 )
 
 // Forget implements index.Forgetting.
@@ -78,6 +80,9 @@ func (x *Index) forget(ctx context.Context, id backup.SnapshotID, by, reason str
 		if err := tx.checkForgettable(ctx, of, row); err != nil {
 			return err
 		}
+		if err := tx.checkPaths(ctx, by, row); err != nil {
+			return err
+		}
 		now, err := tx.at(ctx, time.Time{})
 		if err != nil {
 			return err
@@ -123,15 +128,13 @@ func (x *Index) ForgetRemoved(ctx context.Context, id backup.SnapshotID, by, rea
 }
 
 const (
-	countHolds    = `SELECT count(*) FROM holds WHERE snapshot = $1 OR shard = $2`
+	countHolds    = `SELECT count(*) FROM holds WHERE snapshot = $1 OR shard = $2 AND path_key IS NULL`
 	countReadings = `SELECT count(*) FROM readings WHERE snapshot = $1 AND until > {now}`
 )
 
 // checkForgettable fails with index.ErrKept if something keeps the snapshot.
 func (tx *Tx) checkForgettable(ctx context.Context, of *ent.Shard, row *ent.Snapshot) error {
-	kept := func(why string) error {
-		return fmt.Errorf("snapshot %s %s: %w", backup.SnapshotID(row.ID).Short(), why, index.ErrKept)
-	}
+	kept := func(why string) error { return kept(row, why) }
 	retired := of.Retired || of.Edges.Filer.Retired
 	if !retired && of.LastGood != nil && *of.LastGood == row.ID {
 		return kept("is the last good one of its shard")
@@ -158,6 +161,10 @@ func (tx *Tx) checkForgettable(ctx context.Context, of *ent.Shard, row *ent.Snap
 		err = kept("is being restored")
 	}
 	return err
+}
+
+func kept(row *ent.Snapshot, why string) error {
+	return fmt.Errorf("snapshot %s %s: %w", backup.SnapshotID(row.ID).Short(), why, index.ErrKept)
 }
 
 // count runs a query that returns a number.
@@ -193,102 +200,6 @@ func (x *Index) Log(ctx context.Context, since time.Time) iter.Seq2[index.LogEnt
 			return yield(e)
 		})
 	})
-}
-
-const (
-	insertHold  = `INSERT INTO holds (snapshot, shard, reason, by, since) VALUES ($1, $2, $3, $4, {now}) RETURNING id, since`
-	deleteHold  = `DELETE FROM holds WHERE id = $1`
-	selectHolds = `SELECT id, snapshot, shard, reason, by, since FROM holds ORDER BY id`
-)
-
-// AddHold implements index.Forgetting. The row of the shard is the lock: a snapshot is either
-// forgotten before, and then refused, or it is kept.
-func (x *Index) AddHold(ctx context.Context, h index.Hold) (index.Hold, error) {
-	if err := checkReason(h.By, h.Reason); err != nil {
-		return h, err
-	}
-	one := h.Snapshot != backup.SnapshotID{}
-	if one == (h.Shard != 0) {
-		return h, invalid("a hold is on a snapshot or on a shard")
-	}
-	of, subject := h.Shard, fmt.Sprintf("shard %d", h.Shard)
-	if one {
-		found, err := x.Snapshot(ctx, h.Snapshot)
-		if err != nil {
-			return h, err
-		}
-		of, subject = found.Shard.ID, h.Snapshot.String()
-	}
-	err := x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		locked, err := tx.lockShard(ctx, of)
-		if err != nil {
-			return err
-		}
-		var snapshotID, shardID any
-		if one {
-			snapshotID = uuid.UUID(h.Snapshot)
-			kept, err := tx.Snapshot.Query().Where(snapshot.ID(uuid.UUID(h.Snapshot)), snapshot.State(string(backup.Committed)), snapshot.ForgottenIsNil()).Exist(ctx)
-			if err != nil {
-				return err
-			}
-			if !kept {
-				return fmt.Errorf("committed snapshot %s: %w", h.Snapshot, backup.ErrNotFound)
-			}
-		} else {
-			shardID = locked.ID
-		}
-		err = tx.Each(ctx, insertHold, []any{snapshotID, shardID, h.Reason, h.By}, func(scan func(...any) error) error {
-			var since int64
-			err := scan(&h.ID, &since)
-			h.Since = fromMicros(since)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		return tx.writeLog(ctx, h.By, actionHold, subject, h.Reason)
-	})
-	return h, err
-}
-
-// RemoveHold implements index.Forgetting.
-func (x *Index) RemoveHold(ctx context.Context, id int64, by, reason string) error {
-	if err := checkReason(by, reason); err != nil {
-		return err
-	}
-	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		n, err := tx.change(ctx, deleteHold, id)
-		if err == nil && n == 0 {
-			err = fmt.Errorf("hold %d: %w", id, backup.ErrNotFound)
-		}
-		if err != nil {
-			return err
-		}
-		return tx.writeLog(ctx, by, actionRelease, fmt.Sprintf("hold %d", id), reason)
-	})
-}
-
-// Holds implements index.Forgetting.
-func (x *Index) Holds(ctx context.Context) (holds []index.Hold, err error) {
-	err = x.query(ctx, selectHolds, nil, func(scan func(...any) error) error {
-		var h index.Hold
-		var id *uuid.UUID
-		var shard *int64
-		var since int64
-		if err := scan(&h.ID, &id, &shard, &h.Reason, &h.By, &since); err != nil {
-			return err
-		}
-		if id != nil {
-			h.Snapshot = backup.SnapshotID(*id)
-		}
-		if shard != nil {
-			h.Shard = backup.ShardID(*shard)
-		}
-		h.Since = fromMicros(since)
-		holds = append(holds, h)
-		return nil
-	})
-	return holds, err
 }
 
 const (

@@ -3,6 +3,7 @@ package entindex
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -52,8 +53,11 @@ func readPolicy(scan func(...any) error) (p backup.Policy, err error) {
 }
 
 // SetPolicy implements index.Policies.
-func (x *Index) SetPolicy(ctx context.Context, p backup.Policy) (set backup.Policy, err error) {
+func (x *Index) SetPolicy(ctx context.Context, p backup.Policy, by string) (set backup.Policy, err error) {
 	if err := settings.Policy(p); err != nil {
+		return backup.Policy{}, err
+	}
+	if err := checkReason(by, ""); err != nil {
 		return backup.Policy{}, err
 	}
 	if p.Labels == nil {
@@ -72,25 +76,51 @@ func (x *Index) SetPolicy(ctx context.Context, p backup.Policy) (set backup.Poli
 		p.Name, columns[0], p.Paused, p.Schedule, p.TimeZone, p.Jitter.Microseconds(), columns[1], p.RecoveryPoint.Microseconds(),
 		p.Floor, columns[2], columns[3],
 	}
-	err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		return tx.Each(ctx, setPolicy, args, func(scan func(...any) error) (err error) {
-			set, err = readPolicy(scan)
+	for {
+		err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) (err error) {
+			set, err = tx.setPolicy(ctx, p.Name, by, args)
 			return err
 		})
-	})
+		if !errors.Is(err, errRaced) { // the next one finds the policy
+			break
+		}
+	}
 	if err != nil {
 		return backup.Policy{}, err
 	}
 	return set, nil
 }
 
+// setPolicy fails with errRaced if the log would not have what the policy was.
+func (tx *Tx) setPolicy(ctx context.Context, name, by string, args []any) (set backup.Policy, err error) {
+	found, err := tx.count(ctx, `SELECT count(*) FROM policies WHERE name = $1`, name)
+	if err != nil {
+		return set, err
+	}
+	err = tx.logPolicy(ctx, name, by, func() error {
+		return tx.Each(ctx, setPolicy, args, func(scan func(...any) error) (err error) {
+			set, err = readPolicy(scan)
+			return err
+		})
+	})
+	if err == nil && found == 0 && set.Revision > 1 {
+		err = errRaced
+	}
+	return set, err
+}
+
 // RemovePolicy implements index.Policies.
-func (x *Index) RemovePolicy(ctx context.Context, name string) error {
+func (x *Index) RemovePolicy(ctx context.Context, name, by string) error {
+	if err := checkReason(by, ""); err != nil {
+		return err
+	}
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		id, found := int64(0), false
-		err := tx.Each(ctx, `DELETE FROM policies WHERE name = $1 RETURNING id`, []any{name}, func(scan func(...any) error) error {
-			found = true
-			return scan(&id)
+		err := tx.logPolicy(ctx, name, by, func() error {
+			return tx.Each(ctx, `DELETE FROM policies WHERE name = $1 RETURNING id`, []any{name}, func(scan func(...any) error) error {
+				found = true
+				return scan(&id)
+			})
 		})
 		switch {
 		case err != nil:
@@ -106,3 +136,33 @@ func (x *Index) RemovePolicy(ctx context.Context, name string) error {
 func (x *Index) ListPolicies(ctx context.Context) ([]backup.Policy, error) {
 	return listOf(ctx, x.query, selectPolicies, nil, readPolicy)
 }
+
+// errRaced reports that another transaction has created the policy in the meantime.
+var errRaced = errors.New("created by another transaction")
+
+// logPolicy notes in the log what change does to a policy, if it changes what decides what is kept. The
+// database writes the settings (Dialect.LoggedPolicy), and so can check the entry.
+func (tx *Tx) logPolicy(ctx context.Context, name, by string, change func() error) error {
+	look := func() (string, error) {
+		found, err := listOf(ctx, tx.Each, `SELECT `+tx.LoggedPolicy+` FROM policies WHERE name = $1 {for update}`, []any{name}, oneColumn[string])
+		if err != nil || len(found) == 0 {
+			return noPolicy, err
+		}
+		return found[0], nil
+	}
+	was, err := look()
+	if err != nil {
+		return err
+	}
+	if err := change(); err != nil {
+		return err
+	}
+	is, err := look()
+	if err != nil || was == is {
+		return err
+	}
+	return tx.writeLog(ctx, by, actionPolicy, "policy "+name, `{"was": `+was+`, "is": `+is+`}`)
+}
+
+// noPolicy is what the log has in place of a policy that does not exist.
+const noPolicy = "null"

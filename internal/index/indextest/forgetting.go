@@ -191,11 +191,13 @@ func testHolds(t *testing.T, fresh func(testing.TB) Database) {
 	f.must(f.x.RetireShard(f.ctx, empty.ID, "tester"))
 	f.wants(f.x.RetireShard(f.ctx, empty.ID, "tester"), backup.ErrNotFound)
 
+	ofFirst := func(h index.Hold) string { return fmt.Sprintf("hold %d snapshot %s", h.ID, first.ID) }
+	ofShard := func(h index.Hold, s backup.Shard) string { return fmt.Sprintf("hold %d shard %d", h.ID, s.ID) }
 	f.wantLog(
-		fmt.Sprintf("alice: hold %s: case 1", first.ID), fmt.Sprintf("bob: hold %s: ", first.ID), fmt.Sprintf("carol: hold shard %d: case 2", f.shard.ID),
-		fmt.Sprintf("dave: release hold %d: closed", all.ID), fmt.Sprintf("dave: release hold %d: closed", one.ID), fmt.Sprintf("dave: release hold %d: closed", other.ID),
+		"alice: hold "+ofFirst(one)+": case 1", "bob: hold "+ofFirst(other)+": ", "carol: hold "+ofShard(all, f.shard)+": case 2",
+		"dave: release "+ofShard(all, f.shard)+": closed", "dave: release "+ofFirst(one)+": closed", "dave: release "+ofFirst(other)+": closed",
 		fmt.Sprintf("operator: forget %s: no longer wanted", first.ID),
-		fmt.Sprintf("erin: hold shard %d: ", empty.ID), fmt.Sprintf("tester: retire shard %d: ", empty.ID), fmt.Sprintf("erin: release hold %d: ", last.ID),
+		"erin: hold "+ofShard(last, empty)+": ", fmt.Sprintf("tester: retire shard %d: ", empty.ID), "erin: release "+ofShard(last, empty)+": ",
 	)
 	for e, err := range f.x.Log(f.ctx, time.Now().Add(time.Hour)) {
 		t.Fatalf("entry %+v, %v since then", e, err)

@@ -15,7 +15,7 @@ import (
 
 func (f *fixture) setPolicy(p backup.Policy) backup.Policy {
 	f.Helper()
-	set, err := f.x.SetPolicy(f.ctx, p)
+	set, err := f.x.SetPolicy(f.ctx, p, "operator")
 	f.must(err)
 	return set
 }
@@ -77,8 +77,8 @@ func testPolicies(t *testing.T, fresh func(testing.TB) Database) {
 	if !reflect.DeepEqual(list, []backup.Policy{other, changed}) {
 		t.Fatalf("%+v, want two by name", list)
 	}
-	f.must(f.x.RemovePolicy(f.ctx, "nightly"))
-	f.wants(f.x.RemovePolicy(f.ctx, "nightly"), backup.ErrNotFound)
+	f.must(f.x.RemovePolicy(f.ctx, "nightly", "operator"))
+	f.wants(f.x.RemovePolicy(f.ctx, "nightly", "operator"), backup.ErrNotFound)
 	if again := f.setPolicy(backup.Policy{Name: "nightly", Schedule: "@daily"}); again.ID == want.ID {
 		t.Fatal("an id is used again")
 	}
@@ -96,7 +96,7 @@ func testPolicies(t *testing.T, fresh func(testing.TB) Database) {
 	} {
 		bad := backup.Policy{Name: "bad", Schedule: "@daily"}
 		break1(&bad)
-		_, err := f.x.SetPolicy(f.ctx, bad)
+		_, err := f.x.SetPolicy(f.ctx, bad, "operator")
 		f.wants(err, backup.ErrInvalid)
 	}
 }
@@ -194,7 +194,7 @@ func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatal("a policy has changed, and its shards are not planned again")
 	}
 	f.must(f.x.RetireShard(f.ctx, second.ID, "tester"))
-	f.must(f.x.RemovePolicy(f.ctx, p.Name))
+	f.must(f.x.RemovePolicy(f.ctx, p.Name, "operator"))
 	if len(f.unplanned(p, 0, 10)) != 0 {
 		t.Fatal("the shards of a policy that is removed are to be planned")
 	}

@@ -123,6 +123,9 @@ var postgres = entindex.Dialect{
 		return "json_to_recordset($" + strconv.Itoa(n) + "::json) AS " + name + " (" + strings.Join(columns, ", ") + ")"
 	},
 	Unhex: func(column string) string { return "decode(" + column + ", 'hex')" },
+	// bctl_check_policy of migrations/grants.sql compares this text.
+	LoggedPolicy: "jsonb_build_object('retention', retention, 'labels', labels, 'schedule', schedule, 'time_zone', time_zone, 'paused', paused)::text",
+	Paths:        pathQueries,
 }
 
 // takeTurn makes claims of one kind wait for each other. A claim finds its rows at the beginning of

@@ -125,7 +125,9 @@ var dialectSQLite = entindex.Dialect{
 		}
 		return "(SELECT " + strings.Join(list, ", ") + " FROM json_each($" + strconv.Itoa(n) + ")) AS " + name
 	},
-	Unhex: func(column string) string { return "unhex(" + column + ")" },
+	Unhex:        func(column string) string { return "unhex(" + column + ")" },
+	LoggedPolicy: "json_object('retention', json(retention), 'labels', json(labels), 'schedule', schedule, 'time_zone', time_zone, 'paused', json(CASE WHEN paused THEN 'true' ELSE 'false' END))",
+	Paths:        pathQueries,
 }
 
 // A backend is entindex.Backend in a SQLite file: one connection that writes, guarded by turn, and

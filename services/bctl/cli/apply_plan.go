@@ -145,7 +145,7 @@ func (p *applyPlan) policy(want backup.Policy, n int, policies []backup.Policy) 
 		from = declarePolicy(&was)
 	}
 	return p.add(fleetChange{action: action, policy: want.Name, do: func(ctx context.Context, i index.Index) error {
-		_, err := i.SetPolicy(ctx, want)
+		_, err := i.SetPolicy(ctx, want, operator())
 		return err
 	}}, from, declarePolicy(&want))
 }
@@ -187,7 +187,7 @@ func (p *applyPlan) retire(filers []index.FilerStatus, shards map[string][]index
 		name := policies[n].Name
 		if !slices.ContainsFunc(p.file.policies, func(w backup.Policy) bool { return w.Name == name }) {
 			p.changes = append(p.changes, fleetChange{action: "remove", policy: name, do: func(ctx context.Context, i index.Index) error {
-				return i.RemovePolicy(ctx, name)
+				return i.RemovePolicy(ctx, name, operator())
 			}})
 		}
 	}

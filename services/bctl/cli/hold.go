@@ -3,6 +3,9 @@ package cli
 import (
 	"context"
 	"errors"
+	"maps"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -10,14 +13,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/browse"
 	"github.com/bctl/bctl/internal/index"
 )
 
 func newHold(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use: "hold", Short: "Keep snapshots against every rule", Aliases: []string{"holds"},
-		Long: `A hold keeps a snapshot, or all snapshots of a shard, until the hold is removed:
-bctl forget, policies and bctl prune leave them alone.`,
+		Long: `A hold keeps a snapshot, all snapshots of a shard, or each version of a file or
+directory, until the hold is removed: bctl forget, policies and bctl prune leave
+them alone.`,
 	})
 	cmd.AddCommand(newHoldAdd(a), newHoldLs(a), newHoldRm(a))
 	return cmd
@@ -27,13 +32,20 @@ func newHoldAdd(a *app) *cobra.Command {
 	var w which
 	var reason string
 	cmd := &cobra.Command{
-		Use:   "add SNAPSHOT|FILER/SHARD --reason TEXT",
-		Short: "Put a snapshot, or all snapshots of a shard, on hold",
+		Use:   "add SNAPSHOT|FILER/SHARD[:PATH] --reason TEXT",
+		Short: "Put a snapshot, a shard, or a path of a shard on hold",
 		Long: `Puts a committed snapshot on hold, or all snapshots of a shard: those that it
 has, and those that follow. SNAPSHOT is an id, the beginning of one, or latest.
-A snapshot that was forgotten cannot be put on hold.`,
+A snapshot that was forgotten cannot be put on hold.
+
+With PATH, the hold keeps each version of a file, or of a directory and all that
+is below it, and not each snapshot: of neighbouring snapshots between which
+nothing of that has changed, the newest stays, and the others may be forgotten.
+Snapshots without the path may be forgotten, too. PATH is relative to the shard,
+or as it is on the filer. A snapshot of the shard must have it.`,
 		Example: `  bctl hold add 3f2a --reason 'evidence, case 12/2026'
-  bctl hold add nas1/export/home --reason 'migration until May'`,
+  bctl hold add nas1/export/home --reason 'migration until May'
+  bctl hold add nas1/export/home:alice/mail --reason 'evidence, case 12/2026'`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completeSnapshot(&w, snapshotOffer{states: onlyCommitted, latest: true, wanted: anySnapshot}),
 		RunE: func(cmd *cobra.Command, given []string) error {
@@ -49,51 +61,95 @@ A snapshot that was forgotten cannot be put on hold.`,
 }
 
 func (a *app) addHold(ctx context.Context, i index.Index, w *which, arg, reason string) error {
-	h := index.Hold{Reason: reason, By: operator()}
-	filer, shard, of := strings.Cut(arg, "/")
-	if of {
-		s, err := heldShard(ctx, i, filer, shard)
-		if err != nil {
-			return err
-		}
-		h.Shard = s.ID
-	} else {
-		s, err := w.snapshot(ctx, i, arg)
-		if err != nil {
-			return err
-		}
-		h.Snapshot = s.ID
-	}
-	h, err := i.AddHold(ctx, h)
-	if errors.Is(err, backup.ErrNotFound) {
-		return absent("snapshot %s is not committed; only committed snapshots can be put on hold (list them with bctl snapshot ls)", arg)
-	}
+	h, err := a.newHeld(ctx, i, w, arg, index.Hold{Reason: reason, By: operator()})
 	if err != nil {
-		return wrongSetting(err)
+		return err
 	}
 	held, err := describeHolds(ctx, i, []index.Hold{h})
 	if err != nil {
 		return err
 	}
-	return a.result(newHoldJSON(held[0]), "hold %d keeps %s of %s %s (bctl hold rm %[1]d removes it)\n",
+	return a.result(newHoldJSON(held[0]), "hold %d keeps %s %s %s (bctl hold rm %[1]d removes it)\n",
 		h.ID, held[0].what(), display(held[0].filer), display(held[0].shard))
 }
 
-// heldShard returns the shard FILER/SHARD. The name of a shard may begin with the slash.
-func heldShard(ctx context.Context, i index.Index, filer, shard string) (index.ShardStatus, error) {
-	if _, err := findFiler(ctx, i, filer); err != nil {
-		return index.ShardStatus{}, err
-	}
-	for _, name := range []string{shard, "/" + shard} {
-		found, err := i.ListShards(ctx, index.ShardFilter{Filer: filer, Name: name, Retired: true})
+// newHeld adds the hold on what an argument names.
+func (a *app) newHeld(ctx context.Context, i index.Index, w *which, arg string, h index.Hold) (index.Hold, error) {
+	before, _, _ := strings.Cut(arg, ":")
+	if filer, shard, of := strings.Cut(arg, "/"); of && strings.Contains(before, "/") {
+		s, path, err := heldShard(ctx, i, filer, shard)
 		if err != nil {
-			return index.ShardStatus{}, err
+			return h, err
 		}
-		if len(found) > 0 {
-			return found[0], nil
+		h.Shard = s.ID
+		if path != nil {
+			return a.holdPath(ctx, i, &s, *path, h)
+		}
+	} else {
+		if before != arg {
+			return h, usage("a hold on a path keeps its versions in all snapshots of a shard: give FILER/SHARD:PATH, or the snapshot without a path")
+		}
+		s, err := w.snapshot(ctx, i, arg)
+		if err != nil {
+			return h, err
+		}
+		h.Snapshot = s.ID
+	}
+	h, err := i.AddHold(ctx, h)
+	if errors.Is(err, backup.ErrNotFound) {
+		return h, absent("snapshot %s is not committed; only committed snapshots can be put on hold (list them with bctl snapshot ls)", arg)
+	}
+	return h, wrongSetting(err)
+}
+
+// holdPath adds a hold on the path of a shard that a user means by given.
+func (a *app) holdPath(ctx context.Context, i index.Index, s *index.ShardStatus, given string, h index.Hold) (index.Hold, error) {
+	path, err := browse.CleanPath(given)
+	switch {
+	case err != nil:
+		return h, usage("%v", err)
+	case path == "":
+		return h, usage("%q is the whole shard: leave :PATH out, and the hold keeps all of its snapshots", given)
+	}
+	h.Path = path
+	held, err := i.AddHold(ctx, h)
+	if errors.Is(err, backup.ErrNotFound) && filepath.IsAbs(given) { // as it is on the filer
+		root := rootOf(&backup.Snapshot{Filer: s.Filer, Shard: s.Shard})
+		if below, ok := strings.CutPrefix("/"+path, strings.TrimSuffix(root, "/")+"/"); ok {
+			h.Path = below
+			held, err = i.AddHold(ctx, h)
 		}
 	}
-	return findShard(ctx, i, filer, "/"+strings.TrimPrefix(shard, "/"))
+	if errors.Is(err, backup.ErrNotFound) {
+		return h, absent("no snapshot of %s %s has the path %q: give a path within the shard (bctl ls latest:… lists them)", display(s.Filer.Name), display(s.Name), given)
+	}
+	return held, wrongSetting(err)
+}
+
+// heldShard returns the shard FILER/SHARD or FILER/SHARD:PATH, and the path, nil if there is none. The
+// name of a shard may begin with the slash, and may contain colons: the longest one that exists counts.
+func heldShard(ctx context.Context, i index.Index, filer, rest string) (s index.ShardStatus, path *string, err error) {
+	if _, err := findFiler(ctx, i, filer); err != nil {
+		return s, nil, err
+	}
+	shards, err := i.ListShards(ctx, index.ShardFilter{Filer: filer, Retired: true})
+	if err != nil {
+		return s, nil, err
+	}
+	for end := len(rest); end >= 0; end = strings.LastIndexByte(rest[:end], ':') {
+		n := slices.IndexFunc(shards, func(s index.ShardStatus) bool { return s.Name == rest[:end] || s.Name == "/"+rest[:end] })
+		switch {
+		case n < 0:
+		case end == len(rest):
+			return shards[n], nil, nil
+		default:
+			path := rest[end+1:]
+			return shards[n], &path, nil
+		}
+	}
+	name, _, _ := strings.Cut(rest, ":")
+	s, err = findShard(ctx, i, filer, "/"+strings.TrimPrefix(name, "/"))
+	return s, nil, err
 }
 
 // A holdOf is a hold and the names of its shard.
@@ -104,10 +160,13 @@ type holdOf struct {
 
 // what names the held snapshots.
 func (h *holdOf) what() string {
-	if h.Shard != 0 {
-		return "all snapshots"
+	switch {
+	case h.Path != "":
+		return "each version of " + display(h.Path) + " in"
+	case h.Shard != 0:
+		return "all snapshots of"
 	}
-	return "snapshot " + h.Snapshot.Short()
+	return "snapshot " + h.Snapshot.Short() + " of"
 }
 
 // describeHolds finds the names of shards.
@@ -137,23 +196,31 @@ func describeHolds(ctx context.Context, i index.Index, holds []index.Hold) ([]*h
 // holdJSON is a line of hold ls. The names are fixed.
 type holdJSON struct {
 	ID       int64   `json:"id"`
-	Snapshot *string `json:"snapshot"` // null: all of the shard
+	Snapshot *string `json:"snapshot"` // null: of the shard
 	Filer    string  `json:"filer"`
 	Shard    string  `json:"shard"`
+	Path     *string `json:"path"` // null: all of the shard, or the snapshot
 	Reason   string  `json:"reason"`
 	By       string  `json:"by"`
+	Login    string  `json:"login"` // whom the database has authenticated; empty on one machine
 	Since    *string `json:"since"`
 }
 
 func newHoldJSON(h *holdOf) holdJSON {
-	return holdJSON{ID: h.ID, Snapshot: jsonID(h.Snapshot), Filer: h.filer, Shard: h.shard, Reason: h.Reason, By: h.By, Since: jsonTime(h.Since)}
+	j := holdJSON{ID: h.ID, Snapshot: jsonID(h.Snapshot), Filer: h.filer, Shard: h.shard, Reason: h.Reason, By: h.By, Login: h.Login, Since: jsonTime(h.Since)}
+	if h.Path != "" {
+		j.Path = &h.Path
+	}
+	return j
 }
 
 func newHoldLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "ls",
-		Short:   "List holds, oldest first",
-		Long:    `Lists what is on hold, since when, by whom and why.`,
+		Use:   "ls",
+		Short: "List holds, oldest first",
+		Long: `Lists what is on hold, since when, by whom and why. BY is as bctl was told.
+LOGIN is the user whom the database has authenticated: in a locked-down fleet,
+the name in the certificate.`,
 		Example: `  bctl hold ls --json`,
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -177,22 +244,36 @@ func (a *app) listHolds(ctx context.Context, i index.Index) error {
 	if err != nil {
 		return err
 	}
-	return printList(a, described, holdTable(now), newHoldJSON)
+	columns := holdTable(now)
+	for name, value := range map[string]func(*holdOf) string{
+		"LOGIN": func(h *holdOf) string { return h.Login }, // in a fleet
+		"PATH":  func(h *holdOf) string { return h.Path },
+	} {
+		if !slices.ContainsFunc(described, func(h *holdOf) bool { return value(h) != "" }) {
+			columns = slices.DeleteFunc(columns, func(c column[*holdOf]) bool { return c.name == name })
+		}
+	}
+	return printList(a, described, columns, newHoldJSON)
 }
 
 func holdTable(now time.Time) table[*holdOf] {
 	return table[*holdOf]{
 		{name: "ID", text: func(h *holdOf) string { return strconv.FormatInt(h.ID, 10) }, right: true},
 		{name: "SNAPSHOT", text: func(h *holdOf) string {
-			if h.Shard != 0 {
+			switch {
+			case h.Path != "":
+				return "versions"
+			case h.Shard != 0:
 				return "all"
 			}
 			return h.Snapshot.Short()
 		}},
 		{name: "FILER", text: func(h *holdOf) string { return display(h.filer) }, cut: truncate, leave: 2},
 		{name: "SHARD", text: func(h *holdOf) string { return display(h.shard) }, cut: tail, useful: usefulPath},
+		{name: "PATH", text: func(h *holdOf) string { return display(h.Path) }, cut: tail, useful: usefulPath},
 		{name: "SINCE", text: func(h *holdOf) string { return happened(h.Since, now) }, brief: func(h *holdOf) string { return shortTime(h.Since) }, leave: 3},
 		{name: "BY", text: func(h *holdOf) string { return display(h.By) }, cut: truncate, leave: 1},
+		{name: "LOGIN", text: func(h *holdOf) string { return display(h.Login) }, cut: truncate, useful: usefulPath, leave: 2},
 		{name: "REASON", text: func(h *holdOf) string { return display(h.Reason) }, cut: truncate, useful: usefulPath},
 	}
 }
@@ -233,17 +314,36 @@ func (a *app) removeHold(ctx context.Context, i index.Index, id int64, reason st
 }
 
 // A heldBy finds the holds of snapshots.
-type heldBy struct{ holds []index.Hold }
-
-func holdsOf(ctx context.Context, i index.Index) (heldBy, error) {
-	holds, err := i.Holds(ctx)
-	return heldBy{holds}, err
+type heldBy struct {
+	holds []index.Hold
+	paths map[backup.SnapshotID]int64 // ids of holds on paths
 }
 
-// of returns the holds that keep a snapshot.
+// holdsOf returns the holds of these snapshots.
+func holdsOf(ctx context.Context, i index.Index, snapshots []backup.Snapshot) (b heldBy, err error) {
+	if b.holds, err = i.Holds(ctx); err != nil {
+		return b, err
+	}
+	b.paths = map[backup.SnapshotID]int64{}
+	read := map[backup.ShardID]bool{}
+	for _, h := range b.holds {
+		if h.Path == "" || read[h.Shard] || !slices.ContainsFunc(snapshots, func(s backup.Snapshot) bool { return s.Shard.ID == h.Shard }) {
+			continue
+		}
+		read[h.Shard] = true
+		held, err := i.HeldByPaths(ctx, h.Shard)
+		if err != nil {
+			return b, err
+		}
+		maps.Copy(b.paths, held)
+	}
+	return b, nil
+}
+
+// of returns the holds that keep a snapshot. Of holds on paths, it returns one.
 func (b heldBy) of(s *backup.Snapshot) (of []index.Hold) {
 	for _, h := range b.holds {
-		if h.Snapshot == s.ID || h.Shard != 0 && h.Shard == s.Shard.ID {
+		if h.Snapshot == s.ID || h.Path == "" && h.Shard != 0 && h.Shard == s.Shard.ID || h.Path != "" && h.ID == b.paths[s.ID] {
 			of = append(of, h)
 		}
 	}

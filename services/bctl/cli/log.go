@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,13 +20,18 @@ func newLog(a *app) *cobra.Command {
 	var since time.Time
 	cmd := &cobra.Command{
 		Use:   "log",
-		Short: "Show who forgot, held or marked snapshots, and who retired shards",
-		Long: `Shows each forgotten snapshot, each hold that was set or removed, each mark of
-a bad snapshot, each retired filer or shard, each deletion that the brake has
-stopped, who has confirmed or rejected it, and each change of the brake, oldest
-first: when, by whom and why. BY is user@host, "policy NAME" or "pruner", as
-bctl was told. LOGIN is the user whom the database has authenticated: in a
-locked-down fleet, the name in the certificate.`,
+		Short: "Show who forgot or held snapshots, and who changed policies",
+		Long: `Shows each forgotten snapshot, each hold that was added (hold) or removed
+(release), each mark of a bad snapshot, each retired filer or shard, each change
+of a policy, each deletion that the brake has stopped, who has confirmed or
+rejected it, and each change of the brake, oldest first: when, by whom and why.
+BY is user@host, "policy NAME" or "pruner", as bctl was told. LOGIN is the user
+whom the database has authenticated: in a locked-down fleet, the name in the
+certificate.
+
+The entries of one hold have the same subject, which begins with its number.
+checked means that a snapshot was about to be forgotten, and that a hold on a
+file does not need it. policy shows the rules before and after the change.`,
 		Example: `  bctl log --since 7d
   bctl log --json`,
 		Args: args(cobra.NoArgs),
@@ -42,7 +50,7 @@ type logJSON struct {
 	Time    *string `json:"time"`
 	By      string  `json:"by"`
 	Login   string  `json:"login"`   // whom the database has authenticated; empty on one machine
-	Action  string  `json:"action"`  // forget, hold, release, retire, mark-bad, mark-good, stop, confirm, reject or brake
+	Action  string  `json:"action"`  // as in index.LogEntry
 	Subject string  `json:"subject"` // such as a snapshot's id
 	Reason  string  `json:"reason"`
 }
@@ -86,23 +94,58 @@ func shardsByID(ctx context.Context, i index.Catalog) (map[backup.ShardID]*index
 }
 
 // namedSubject returns the subject of an entry with the name of a shard, FILER/SHARD, in place of its
-// number.
+// number: of "shard 7" and of "hold 3 shard 7".
 func namedSubject(subject string, shards map[backup.ShardID]*index.ShardStatus) string {
-	number, is := strings.CutPrefix(subject, "shard ")
+	before, number, is := strings.Cut(" "+subject, " shard ")
 	id, err := strconv.ParseInt(number, 10, 64)
 	if s := shards[backup.ShardID(id)]; is && err == nil && s != nil {
-		return "shard " + s.Filer.Name + "/" + strings.TrimPrefix(s.Name, "/")
+		return strings.TrimPrefix(before+" shard "+s.Filer.Name+"/"+strings.TrimPrefix(s.Name, "/"), " ")
 	}
 	return subject
 }
 
-// shortSubject shortens the id of a snapshot.
+// shortSubject shortens the id of a snapshot: of "3f2a…" and of "hold 3 snapshot 3f2a…".
 func shortSubject(subject string) string {
-	if id, err := backup.ParseSnapshotID(subject); err == nil {
-		return "snapshot " + id.Short()
+	before, id, _ := strings.Cut(subject, " snapshot ")
+	if id == "" {
+		before, id = "", subject
+	}
+	if id, err := backup.ParseSnapshotID(id); err == nil {
+		return strings.TrimPrefix(before+" snapshot "+id.Short(), " ")
 	}
 	return subject
 }
+
+// shownReason returns the reason of an entry for people: of a change of a policy, what has changed.
+func shownReason(e *index.LogEntry) string {
+	var c index.PolicyChange
+	if e.Action != "policy" || json.Unmarshal([]byte(e.Reason), &c) != nil {
+		return e.Reason
+	}
+	switch {
+	case c.Was == nil && c.Is == nil:
+		return e.Reason
+	case c.Was == nil:
+		return "created; " + rulesOf(c.Is)
+	case c.Is == nil:
+		return "removed; it was: " + rulesOf(c.Was)
+	}
+	var changed []string
+	for _, setting := range []struct{ name, was, is string }{
+		{"rules", rulesOf(c.Was), rulesOf(c.Is)},
+		{"labels", labelText(c.Was.Labels), labelText(c.Is.Labels)},
+		{"schedule", c.Was.Schedule, c.Is.Schedule},
+		{"time zone", cmp.Or(c.Was.TimeZone, "UTC"), cmp.Or(c.Is.TimeZone, "UTC")},
+		{"paused", strconv.FormatBool(c.Was.Paused), strconv.FormatBool(c.Is.Paused)},
+	} {
+		if setting.was != setting.is {
+			changed = append(changed, fmt.Sprintf("%s: %s, before: %s", setting.name, setting.is, setting.was))
+		}
+	}
+	return strings.Join(changed, "; ")
+}
+
+func rulesOf(p *index.LoggedPolicy) string { return p.Retention.String() }
 
 var logTable = table[*index.LogEntry]{
 	{name: "TIME", text: func(e *index.LogEntry) string { return zoned(e.Time) }, brief: func(e *index.LogEntry) string { return shortTime(e.Time) }},
@@ -110,5 +153,5 @@ var logTable = table[*index.LogEntry]{
 	{name: "LOGIN", text: func(e *index.LogEntry) string { return display(e.Login) }, cut: truncate, useful: usefulPath, leave: 2},
 	{name: "ACTION", text: func(e *index.LogEntry) string { return e.Action }},
 	{name: "SUBJECT", text: func(e *index.LogEntry) string { return display(shortSubject(e.Subject)) }, cut: truncate, useful: usefulPath},
-	{name: "REASON", text: func(e *index.LogEntry) string { return display(e.Reason) }, cut: truncate, useful: usefulPath, leave: 1},
+	{name: "REASON", text: func(e *index.LogEntry) string { return display(shownReason(e)) }, cut: truncate, useful: usefulPath, leave: 1},
 }

@@ -158,7 +158,7 @@ func (a *app) setPolicy(cmd *cobra.Command, i index.Index, f *policyFlags, name 
 	}
 	changed, done := !reflect.DeepEqual(p, was), "unchanged"
 	if changed {
-		if p, err = i.SetPolicy(cmd.Context(), p); err != nil {
+		if p, err = i.SetPolicy(cmd.Context(), p, operator()); err != nil {
 			return wrongSetting(err)
 		}
 		if done = "changed"; p.Revision == 1 {
@@ -242,7 +242,7 @@ snapshots remain.`,
 				if _, err := findPolicy(cmd.Context(), i, given[0]); err != nil {
 					return err
 				}
-				if err := i.RemovePolicy(cmd.Context(), given[0]); err != nil {
+				if err := i.RemovePolicy(cmd.Context(), given[0], operator()); err != nil {
 					return err
 				}
 				return a.result(removedPolicyJSON{Policy: given[0]}, "policy %s is removed; its snapshots remain\n", display(given[0]))

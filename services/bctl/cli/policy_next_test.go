@@ -32,7 +32,7 @@ func TestPlanAll(t *testing.T) {
 	must(err)
 	_, err = idx.AddShard(ctx, backup.Shard{Filer: filer.ID, Name: "/export", Source: "posix:///export"})
 	must(err)
-	p, err := idx.SetPolicy(ctx, backup.Policy{Name: "nightly", Schedule: "30 1 * * *", RecoveryPoint: 30 * time.Hour})
+	p, err := idx.SetPolicy(ctx, backup.Policy{Name: "nightly", Schedule: "30 1 * * *", RecoveryPoint: 30 * time.Hour}, "tester")
 	must(err)
 	listed := func() index.ShardStatus {
 		t.Helper()

@@ -54,7 +54,7 @@ func TestSimulate(t *testing.T) {
 	must(err)
 	_, err = idx.AddShard(ctx, backup.Shard{Filer: filer.ID, Name: "/new", Source: "posix:///new"})
 	must(err)
-	p, err := idx.SetPolicy(ctx, backup.Policy{Name: "nightly", Schedule: "30 1 * * *", Retention: backup.Retention{Daily: 7, Monthly: 3}})
+	p, err := idx.SetPolicy(ctx, backup.Policy{Name: "nightly", Schedule: "30 1 * * *", Retention: backup.Retention{Daily: 7, Monthly: 3}}, "tester")
 	must(err)
 	for n := range 3 {
 		s, err := idx.BeginSnapshot(ctx, shard.ID, backup.Snapshot{}, time.Now().Add(time.Duration(n-3)*time.Hour))
@@ -94,7 +94,7 @@ func TestSimulate(t *testing.T) {
 		}
 	}
 	// A policy that applies to no filer.
-	other, err := idx.SetPolicy(ctx, backup.Policy{Name: "other", Schedule: "@daily", Labels: map[string]string{"a": "b"}})
+	other, err := idx.SetPolicy(ctx, backup.Policy{Name: "other", Schedule: "@daily", Labels: map[string]string{"a": "b"}}, "tester")
 	must(err)
 	if s, err = a.simulate(ctx, idx, &other); err != nil || len(s.shards) != 0 {
 		t.Errorf("%+v, %v", s, err)

@@ -79,7 +79,7 @@ func (a *app) showSnapshot(ctx context.Context, w *which, arg string, verbose bo
 		return err
 	}
 	s.State = a.shownState(ctx, i, s)
-	held, err := holdsOf(ctx, i)
+	held, err := holdsOf(ctx, i, []backup.Snapshot{s})
 	if err != nil {
 		return err
 	}

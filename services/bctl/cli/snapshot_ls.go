@@ -95,7 +95,7 @@ func (c *snapshotLs) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	held, err := holdsOf(ctx, i)
+	held, err := holdsOf(ctx, i, found)
 	if err != nil {
 		return err
 	}

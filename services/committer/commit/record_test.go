@@ -190,7 +190,9 @@ func TestCatalogIsWrittenWhenItChanges(t *testing.T) {
 			f.must(f.idx.SetFiler(f.ctx, filer))
 		},
 		func() { value(f.idx.EnsureShard(f.ctx, filer.ID, "/other", "posix:///other"))(f) },
-		func() { value(f.idx.SetPolicy(f.ctx, backup.Policy{Name: "nightly", Schedule: "0 3 * * *"}))(f) },
+		func() {
+			value(f.idx.SetPolicy(f.ctx, backup.Policy{Name: "nightly", Schedule: "0 3 * * *"}, "tester"))(f)
+		},
 		func() {
 			f.must(f.idx.RetireShard(f.ctx, value(f.idx.EnsureShard(f.ctx, filer.ID, "/third", "posix:///third"))(f).ID, "tester"))
 		}, // never backed up, and so not in the catalog now

@@ -59,7 +59,7 @@ func (f *fixture) filer(name string, labels map[string]string, shards ...string)
 
 func (f *fixture) policy(p backup.Policy) {
 	f.Helper()
-	_, err := f.idx.SetPolicy(f.ctx, p)
+	_, err := f.idx.SetPolicy(f.ctx, p, "tester")
 	f.must(err)
 }
 
@@ -318,7 +318,7 @@ func TestWindowsAndPauses(t *testing.T) {
 	f.gap = 500 * time.Millisecond
 	f.tick(s, "a")
 	f.gap = 0
-	f.must(f.idx.RemovePolicy(f.ctx, "nights"))
+	f.must(f.idx.RemovePolicy(f.ctx, "nights", "tester"))
 	f.finish("a")
 	f.now = time.Date(2026, 3, 16, 21, 0, 0, 0, time.UTC)
 	f.tick(s)
