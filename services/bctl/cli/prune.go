@@ -221,7 +221,7 @@ type prunedJSON struct {
 	ElapsedSeconds   float64 `json:"elapsed_seconds"`
 
 	Requests requestsJSON `json:"requests"`
-	Sweep    *sweptJSON `json:"sweep,omitempty"`
+	Sweep    *sweptJSON   `json:"sweep,omitempty"`
 }
 
 // requestsJSON is how often a prune asked the store. The names are fixed.

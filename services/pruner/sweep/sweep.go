@@ -88,12 +88,12 @@ func New(idx prune.Index, s store.Store, o Options) *Sweeper {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	o.Metrics.MayStayUnused(float64(o.MaxUnused) / 100)
 	return &Sweeper{index: idx, store: s, opts: o, holder: o.Worker + "-" + rand.Text()[:8]}
 }
 
 // Run prunes until ctx is done.
 func (s *Sweeper) Run(ctx context.Context) {
-	s.opts.Metrics.MayStayUnused(float64(s.opts.MaxUnused) / 100)
 	s.beat = s.opts.Health.Loop("prune", stepWithin)
 	defer s.beat.Done()
 	for {
