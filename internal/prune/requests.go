@@ -3,6 +3,7 @@ package prune
 import (
 	"context"
 	"iter"
+	"strings"
 	"sync/atomic"
 
 	"github.com/bctl/bctl/internal/store"
@@ -12,6 +13,7 @@ import (
 // what nothing needs takes none: the index knows every pack.
 type Requests struct {
 	Deletes int64 // of up to 1,000 objects each
+	Packs   int64 // of Deletes, those of packs
 	Lists   int64 // of up to 1,000 objects each
 	Gets    int64 // reads, and looks at sizes
 	Puts    int64
@@ -20,12 +22,12 @@ type Requests struct {
 // A countedStore counts its requests.
 type countedStore struct {
 	store.Store
-	deletes, lists, gets, puts atomic.Int64
+	deletes, packs, lists, gets, puts atomic.Int64
 }
 
 // requests returns what was counted.
 func (s *countedStore) requests() Requests {
-	return Requests{s.deletes.Load(), s.lists.Load(), s.gets.Load(), s.puts.Load()}
+	return Requests{s.deletes.Load(), s.packs.Load(), s.lists.Load(), s.gets.Load(), s.puts.Load()}
 }
 
 // Put implements store.Store.
@@ -77,6 +79,10 @@ func (s *countedStore) List(ctx context.Context, prefix string) iter.Seq2[store.
 
 // Delete implements store.Store.
 func (s *countedStore) Delete(ctx context.Context, names ...string) error {
-	s.deletes.Add(int64((len(names) + objectsAtOnce - 1) / objectsAtOnce))
+	n := int64((len(names) + objectsAtOnce - 1) / objectsAtOnce)
+	s.deletes.Add(n)
+	if n > 0 && strings.HasPrefix(names[0], store.PacksPrefix) { // and so the others
+		s.packs.Add(n)
+	}
 	return s.Store.Delete(ctx, names...)
 }

@@ -226,8 +226,9 @@ type prunedJSON struct {
 
 // requestsJSON is how often a prune asked the store. The names are fixed.
 type requestsJSON struct {
-	Deletes int64 `json:"delete"` // of up to 1,000 objects each
-	Lists   int64 `json:"list"`   // of up to 1,000 objects each
+	Deletes int64 `json:"delete"`       // of up to 1,000 objects each
+	Packs   int64 `json:"delete_packs"` // of delete
+	Lists   int64 `json:"list"`         // of up to 1,000 objects each
 	Gets    int64 `json:"get"`
 	Puts    int64 `json:"put"`
 }
