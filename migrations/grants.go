@@ -42,6 +42,9 @@ var Privileges = []Privilege{
 	{"committer", may("SELECT", "INSERT", "DELETE"), in("interrupted_pages"), nil},
 	{"committer", may("UPDATE"), in("interrupted_pages"), of("listing", "base")},
 	{"committer", may("UPDATE"), in("packs"), of("condemned")},
+	// Numbers of catalogs are used once.
+	{"committer", may("SELECT"), in("catalog_numbers"), nil},
+	{"committer", may("UPDATE"), in("catalog_numbers"), of("last")},
 	// A lock of a row needs this privilege.
 	{"committer", may("UPDATE"), in("chunk_lists"), of("nested")},
 	{"committer", may("UPDATE"), in("filers"), of("walk_slots", "read_slots", "walk_latency", "walk_idle", "read_latency", "read_idle")},
@@ -71,7 +74,9 @@ var Privileges = []Privilege{
 	{"pruner", may("SELECT", "INSERT"), in("leaders", "sweep"), nil},
 	{"pruner", may("UPDATE"), in("sweep"), of("section")},
 	{"pruner", may("UPDATE"), in("leaders"), of("holder", "epoch", "until")},
-	{"pruner", may("UPDATE"), in("packs"), of("condemned", "deleted")},
+	{"pruner", may("UPDATE"), in("packs"), of("condemned", "condemned_at", "deleted", "gone")},
+	// Catalogs that newer ones have replaced.
+	{"pruner", may("SELECT", "DELETE"), in("catalogs"), nil},
 	// A lock of a row needs this privilege.
 	{"pruner", may("UPDATE"), in("chunk_lists"), of("nested")},
 	// A chunk keeps the place of one of its copies.

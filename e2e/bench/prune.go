@@ -4,25 +4,25 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"time"
-
-	"golang.org/x/sync/errgroup"
 )
 
 const (
 	prunedSnapshots = 100
 	keptSnapshots   = 10
 	pruneRounds     = 3
+	besideRounds    = 5
+	deletedAtOnce   = 1000 // objects of a request
 
 	maxPruneSeconds = 15
 	maxPruneMiB     = 256
 	maxBesidePrune  = 1.1 // × a backup with nothing beside it
+	minOverlap      = 0.9 // of such a backup
 )
 
 // A pruned is what it took to free the space of the forgotten snapshots of one repository.
@@ -31,11 +31,33 @@ type pruned struct {
 	Round         int     `json:"round"`
 	ForgetSeconds float64 `json:"forget_seconds"`
 	PruneSeconds  float64 `json:"prune_seconds"`
+	CPUSeconds    float64 `json:"cpu_seconds"`
 	PeakBytes     int64   `json:"peak_bytes"`
 	Before        int64   `json:"before_bytes"`
 	After         int64   `json:"after_bytes"`
-	Alone         float64 `json:"backup_seconds,omitempty"`        // of a backup of 1% of the files
-	Beside        float64 `json:"backup_beside_seconds,omitempty"` // of the same backup while the space is freed
+
+	Result pruneResult `json:"result"` // of bctl
+}
+
+// A pruneResult is what bctl prune --json prints.
+type pruneResult struct {
+	DeletedPacks int64 `json:"deleted_packs"`
+	ThinnedPacks int64 `json:"thinned_packs"`
+	Packs        int64 `json:"packs"`
+	Requests     struct {
+		Delete      int64 `json:"delete"`
+		DeletePacks int64 `json:"delete_packs"`
+		List        int64 `json:"list"`
+		Get         int64 `json:"get"`
+		Put         int64 `json:"put"`
+	} `json:"requests"`
+}
+
+// deletes is how many requests delete the packs: those that are deleted as a whole, and those that were
+// thinned.
+func (r *pruneResult) deletes() int64 {
+	requests := func(objects int64) int64 { return (objects + deletedAtOnce - 1) / deletedAtOnce }
+	return requests(r.DeletedPacks) + requests(r.ThinnedPacks)
 }
 
 // A pruner is a tool that forgets and prunes.
@@ -48,7 +70,7 @@ type pruner struct {
 func pruners(all []*tool) (found []pruner) {
 	keep := fmt.Sprint(keptSnapshots)
 	for _, p := range []pruner{
-		{&tool{name: "bctl"}, run("bctl", "forget", "--keep-last", keep), run("bctl", "prune")},
+		{&tool{name: "bctl"}, run("bctl", "forget", "--keep-last", keep), run("bctl", "prune", "--json")},
 		{&tool{name: "restic"}, run("restic", "forget", "--group-by", "", "--keep-last", keep), run("restic", "prune", "--max-unused", "10%")},
 	} {
 		if i := slices.IndexFunc(all, func(t *tool) bool { return t.name == p.name }); i >= 0 {
@@ -96,24 +118,33 @@ func measurePrune(ctx context.Context, r *runner) (err error) {
 		}
 		progress("snapshot %d", n+1)
 	}
-	// One repository is pruned alone, and one beside a backup: copies of the same.
 	var all []pruned
 	for round := range pruneRounds {
 		for i := range chosen {
-			of, err := b.pruneCopies(ctx, chosen[(i+round)%len(chosen)], func() error {
-				_, err := churn(tree, r.o.churnShare, r.o.seed+uint64(prunedSnapshots+round))
-				return errors.Join(err, settle(r.work))
-			})
+			of, err := b.pruneCopy(ctx, chosen[(i+round)%len(chosen)])
 			if err != nil {
 				return err
 			}
 			of.Round = round
 			all = append(all, of)
-			progress("%-10s forget %.2f s, prune %.2f s, %d MiB; backup %.2f s, beside it %.2f s", of.Tool, of.ForgetSeconds, of.PruneSeconds, of.PeakBytes>>20, of.Alone, of.Beside)
+			progress("%-10s forget %.2f s, prune %.2f s (CPU %.2f s), %d MiB", of.Tool, of.ForgetSeconds, of.PruneSeconds, of.CPUSeconds, of.PeakBytes>>20)
 		}
 	}
-	c.Data = all
+	var beside []besidePrune
+	if _, err := churn(tree, r.o.churnShare, r.o.seed+prunedSnapshots); err != nil {
+		return err
+	}
+	for round := range besideRounds {
+		of, err := b.besides(ctx, chosen[0], round) // a peer's lock refuses the backup
+		if err != nil {
+			return err
+		}
+		beside = append(beside, of)
+		progress("backup %.2f s, beside %d prunes %.2f s (%.0f%% of it)", of.Alone, of.Prunes, of.Beside, 100*of.Overlap)
+	}
+	c.Data = map[string]any{"pruned": all, "beside": beside}
 	writePruned(c, all, s)
+	writeBeside(c, beside)
 	return c.end()
 }
 
@@ -134,94 +165,50 @@ func (b *bench) backup(ctx context.Context, t *tool, p *place) (sample, error) {
 	return b.run(ctx, c, t.environment(*p))
 }
 
-// pruneCopies forgets and prunes in two copies of a tool's repository: in one alone, and in the
-// other while a backup runs.
-func (b *bench) pruneCopies(ctx context.Context, t pruner, changes func() error) (of pruned, err error) {
+// pruneCopy forgets and prunes in a copy of a tool's repository.
+func (b *bench) pruneCopy(ctx context.Context, t pruner) (of pruned, err error) {
 	of.Tool = t.name
-	copies := make([]*place, 3)
-	defer func() {
-		for _, p := range copies {
-			if p != nil {
-				err = errors.Join(err, os.RemoveAll(p.repo))
-			}
-		}
-	}()
-	for i := range copies {
-		p := *b.places[t.name]
-		p.repo = fmt.Sprintf("%s-copy-%d", p.repo, i)
-		copies[i] = &p
-		if err := exec.CommandContext(ctx, "cp", "-a", b.places[t.name].repo, p.repo).Run(); err != nil {
-			return of, fmt.Errorf("copy %s: %w", b.places[t.name].repo, err)
-		}
+	p, err := b.copyOf(ctx, t.tool)
+	defer func() { err = errors.Join(err, removeCopy(p)) }()
+	if err != nil {
+		return of, err
 	}
-	alone, beside, untouched := copies[0], copies[1], copies[2]
-	for _, p := range []*place{alone, beside} {
-		m, err := b.run(ctx, t.forget(*p), t.environment(*p))
-		if err != nil {
-			return of, err
-		}
-		of.ForgetSeconds = m.WallSeconds
+	m, err := b.run(ctx, t.forget(*p), t.environment(*p))
+	if err != nil {
+		return of, err
 	}
-	if of.Before, err = diskBytes(alone.repo); err != nil {
+	of.ForgetSeconds = m.WallSeconds
+	if of.Before, err = diskBytes(p.repo); err != nil {
 		return of, err
 	}
 	if err := settle(b.work); err != nil {
 		return of, err
 	}
-	m, err := b.run(ctx, t.prune(*alone), t.environment(*alone))
+	output, err := os.Create(filepath.Join(b.work, "prune.json"))
 	if err != nil {
 		return of, err
 	}
-	of.PruneSeconds, of.PeakBytes = m.WallSeconds, m.PeakBytes
-	if of.After, err = diskBytes(alone.repo); err != nil {
+	defer output.Close()
+	c := t.prune(*p)
+	c.stdout = output
+	if m, err = b.run(ctx, c, t.environment(*p)); err != nil {
 		return of, err
 	}
-	if t.name != "bctl" { // a peer's lock refuses the backup
-		return of, nil
-	}
-	if err := changes(); err != nil {
+	of.PruneSeconds, of.CPUSeconds, of.PeakBytes = m.WallSeconds, m.UserSeconds+m.SystemSeconds, m.PeakBytes
+	if of.After, err = diskBytes(p.repo); err != nil || t.name != "bctl" {
 		return of, err
 	}
-	if m, err = b.backup(ctx, t.tool, untouched); err != nil {
+	data, err := os.ReadFile(output.Name())
+	if err != nil {
 		return of, err
 	}
-	of.Alone = m.WallSeconds
-	m, err = b.backupBeside(ctx, t, beside)
-	of.Beside = m.WallSeconds
-	return of, err
-}
-
-// backupBeside measures a backup while a prune runs.
-func (b *bench) backupBeside(ctx context.Context, t pruner, p *place) (m sample, err error) {
-	var both errgroup.Group
-	both.Go(func() error {
-		_, err := b.run(ctx, t.prune(*p), t.environment(*p))
-		return err
-	})
-	both.Go(func() (err error) {
-		if err := passFor(ctx, 200*time.Millisecond); err != nil { // the prune has begun
-			return err
-		}
-		m, err = b.backup(ctx, t.tool, p)
-		return err
-	})
-	err = both.Wait()
-	return m, err
+	return of, json.Unmarshal(data, &of.Result)
 }
 
 func writePruned(c *chapter, all []pruned, s shape) {
 	c.say("%d files, %d snapshots with %.0f%% of the files changed between two, of which the last %d are kept. Repositories in a directory; medians of %d rounds.",
 		s.files, prunedSnapshots, 100*c.runner.o.churnShare, keptSnapshots, pruneRounds)
-	rows := [][]string{{"tool", "forget, s", "prune, s", "peak MiB", "before, MB", "after, MB", "backup, s", "backup beside it, s"}}
-	of := func(tool string, figure func(p *pruned) float64) float64 {
-		var values []float64
-		for i := range all {
-			if all[i].Tool == tool {
-				values = append(values, figure(&all[i]))
-			}
-		}
-		return median(values)
-	}
+	rows := [][]string{{"tool", "forget, s", "prune, s", "CPU, s", "peak MiB", "before, MB", "after, MB"}}
 	var names []string
 	for i := range all {
 		if !slices.Contains(names, all[i].Tool) {
@@ -236,22 +223,62 @@ func writePruned(c *chapter, all []pruned, s shape) {
 		}{
 			{"%.2f", func(p *pruned) float64 { return p.ForgetSeconds }},
 			{"%.2f", func(p *pruned) float64 { return p.PruneSeconds }},
+			{"%.2f", func(p *pruned) float64 { return p.CPUSeconds }},
 			{"%.0f", func(p *pruned) float64 { return float64(p.PeakBytes >> 20) }},
 			{"%.0f", func(p *pruned) float64 { return float64(p.Before) / 1e6 }},
 			{"%.0f", func(p *pruned) float64 { return float64(p.After) / 1e6 }},
-			{"%.2f", func(p *pruned) float64 { return p.Alone }},
-			{"%.2f", func(p *pruned) float64 { return p.Beside }},
 		} {
-			text := "-"
-			if v := of(name, column.figure); v > 0 {
-				text = fmt.Sprintf(column.format, v)
-			}
-			row = append(row, text)
+			row = append(row, fmt.Sprintf(column.format, medianOf(all, name, column.figure)))
 		}
 		rows = append(rows, row)
 	}
 	c.table(rows)
-	c.atMost("Prune, seconds", "%.1f", of("bctl", func(p *pruned) float64 { return p.PruneSeconds }), maxPruneSeconds)
-	c.atMost("Prune, peak MiB", "%.0f", of("bctl", func(p *pruned) float64 { return float64(p.PeakBytes >> 20) }), maxPruneMiB)
-	c.atMost("A backup beside a prune, × one alone", "%.2f", of("bctl", func(p *pruned) float64 { return p.Beside / p.Alone }), maxBesidePrune)
+	c.atMost("Prune, seconds", "%.1f", medianOf(all, "bctl", func(p *pruned) float64 { return p.PruneSeconds }), maxPruneSeconds)
+	c.atMost("Prune, CPU seconds", "%.1f", medianOf(all, "bctl", func(p *pruned) float64 { return p.CPUSeconds }), maxPruneSeconds)
+	c.atMost("Prune, peak MiB", "%.0f", medianOf(all, "bctl", func(p *pruned) float64 { return float64(p.PeakBytes >> 20) }), maxPruneMiB)
+	writeRequests(c, &all[slices.IndexFunc(all, func(p pruned) bool { return p.Tool == "bctl" })].Result)
+}
+
+// medianOf returns the median of a figure of a tool.
+func medianOf(all []pruned, tool string, figure func(p *pruned) float64) float64 {
+	var values []float64
+	for i := range all {
+		if all[i].Tool == tool {
+			values = append(values, figure(&all[i]))
+		}
+	}
+	return median(values)
+}
+
+// writeRequests shows what bctl asked of the store. All rounds ask the same.
+func writeRequests(c *chapter, r *pruneResult) {
+	c.say("bctl deleted %d packs as a whole, and replaced %d others by copies of what is needed; %d remain. What it asked the store for:", r.DeletedPacks, r.ThinnedPacks, r.Packs)
+	c.table([][]string{
+		{"request", "number"},
+		{"delete packs", fmt.Sprint(r.Requests.DeletePacks)},
+		{"delete others (segments, commit records, catalogs)", fmt.Sprint(r.Requests.Delete - r.Requests.DeletePacks)},
+		{"list", fmt.Sprint(r.Requests.List)},
+		{"get", fmt.Sprint(r.Requests.Get)},
+		{"put", fmt.Sprint(r.Requests.Put)},
+	})
+	c.atMost("Requests that list", "%.0f", float64(r.Requests.List), 0)
+	c.atMost("Requests that delete packs", "%.0f", float64(r.Requests.DeletePacks), float64(r.deletes()))
+}
+
+func writeBeside(c *chapter, all []besidePrune) {
+	c.say("A backup of 1%% changed files with nothing beside it, and the same backup while prunes run one after the other, of which the first frees the space:")
+	rows := [][]string{{"round", "backup, s", "backup beside prunes, s", "ratio", "prunes that ended meanwhile", "share of the backup with a prune"}}
+	var ratios, overlaps []float64
+	for i := range all {
+		of := &all[i]
+		ratios, overlaps = append(ratios, of.Beside/of.Alone), append(overlaps, of.Overlap)
+		rows = append(rows, []string{
+			fmt.Sprint(i + 1), fmt.Sprintf("%.2f", of.Alone), fmt.Sprintf("%.2f", of.Beside), fmt.Sprintf("%.2f", of.Beside/of.Alone), fmt.Sprint(of.Prunes),
+			fmt.Sprintf("%.2f", of.Overlap),
+		})
+	}
+	c.table(rows)
+	c.atMost("A backup beside prunes, × one alone", "%.2f", median(ratios), maxBesidePrune)
+	least := slices.Min(overlaps)
+	c.must(least >= minOverlap, "Share of the backup during which a prune ran, at least", fmt.Sprintf("%.2f", least), fmt.Sprintf("≥ %.2f", minOverlap))
 }

@@ -109,7 +109,7 @@ type Worker struct {
 
 // Pruner tunes the pruner. 0 is the default, as for Worker, but no limit for what it asks of the store.
 type Pruner struct {
-	Interval  time.Duration `yaml:"interval" default:"0s" means:"1h" doc:"Pruner: maximum time between two passes. A pass also begins within 30s after a snapshot was forgotten or has ended."`
+	Interval  time.Duration `yaml:"interval" default:"0s" means:"1h" doc:"Pruner: time until the next pass after one that was not complete. Otherwise, a pass begins within 30s after something may have become free."`
 	MaxMemory int           `yaml:"max_memory" default:"0" means:"256" doc:"Pruner: maximum MiB for the marks of chunks that are needed. A repository that needs more is pruned in several rounds, each of which reads the index again."`
 	MaxUnused int           `yaml:"max_unused" default:"0" means:"10" doc:"Pruner: maximum percentage of the stored bytes that may stay unused in packs that are needed in part. If there is more, what is needed of such packs is copied. 100: packs are only deleted as a whole."`
 	// The store may be shared with backups and restores.

@@ -3,6 +3,7 @@ package index
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"time"
 
@@ -127,6 +128,9 @@ type Pruning interface {
 	// DropLists deletes what list chunks refer to if they have no place, because their pack was
 	// never registered, or if they refer to a list chunk that is not known any more.
 	DropLists(ctx context.Context) error
+	// Gone notes that the objects of packs that are Deleting are deleted, and that nothing is left of
+	// these packs but their rows.
+	Gone(ctx context.Context, rows []int64) error
 	// DropPacks deletes the rows of packs that are Deleting and that no batch can rely on any more,
 	// because all snapshots that were running when they became Deleting have ended. The packs must
 	// have no places any more. It returns the number of deleted rows.
@@ -149,8 +153,14 @@ type Pruning interface {
 	// first.
 	Prunes(ctx context.Context) ([]Prune, error)
 
-	// PruneWork returns what changes if a pass may find something to delete.
+	// PruneWork tells cheaply whether a pass may find something to delete: it reads neither listings
+	// nor places.
 	PruneWork(ctx context.Context) (PruneWork, error)
+	// Catalogs returns the sequences of the catalogs in the store, oldest first.
+	Catalogs(ctx context.Context) ([]int64, error)
+	// DropCatalogs forgets the catalogs with lower sequences, after their objects. The newest catalog
+	// stays known.
+	DropCatalogs(ctx context.Context, before int64) error
 	// Forgotten returns the snapshots that are forgotten, oldest first by number within a shard,
 	// with those that were committed and whose journal a kept snapshot still needs marked as
 	// needed.
@@ -169,17 +179,43 @@ type Prune struct {
 	Freed     int64 // stored bytes by which thinned packs became smaller
 	Copied    int64 // stored bytes of the copies of thinned packs
 	Snapshots int   // forgotten snapshots that were removed
+	// State is the PruneState before the pass, without the snapshots that it removed, if it was
+	// complete; empty: it was not.
+	State        string
+	Kept, Unused int64 // bytes that the pass left
 }
 
-// PruneWork tells a pruner cheaply whether a pass may find something to delete.
+// PruneWork is what a pruner has to do.
 type PruneWork struct {
-	// Forgotten and Ended change when a snapshot is forgotten, or ends.
-	Forgotten, Ended string
-	// Confirmed changes when an operator confirms what the brake has stopped.
-	Confirmed string
-	// Deleting is since when the oldest pack is Deleting; zero: there is none.
-	Deleting time.Time
-	Now      time.Time
+	// State is what the index has now.
+	State PruneState
+	// Done, Kept and Unused are what NotePrune noted of the last pass: Prune.State and so on.
+	Done         string
+	Kept, Unused int64
+	// Condemned is the number of condemned packs whose objects are not known to be deleted, and
+	// CondemnedSince since when the oldest of them is condemned; zero: there is none.
+	Condemned      int64
+	CondemnedSince time.Time
+	// Rows is the number of rows of deleted packs, which remain while snapshots run that were running
+	// then, and RowsSince since when the oldest of them remains.
+	Rows      int64
+	RowsSince time.Time
+	Now       time.Time
+}
+
+// A PruneState changes whenever something may have become free: whatever order transactions end in,
+// and whatever their clocks show. What a pass itself deletes changes only Forgotten.
+type PruneState struct {
+	Ended     int64 // how many snapshots have ended, ever
+	Forgotten int64 // how many are forgotten and not removed
+	Confirmed int64 // changes when an operator confirms what the brake has stopped
+	Readings  int64 // restores of forgotten snapshots
+	Retired   int64 // changes when filers or shards are retired
+}
+
+// String returns all numbers of the state.
+func (s PruneState) String() string {
+	return fmt.Sprintf("%d %d %d %d %d", s.Ended, s.Forgotten, s.Confirmed, s.Readings, s.Retired)
 }
 
 // A PlaceOf is a place of a chunk.
@@ -220,6 +256,7 @@ type Pack struct {
 	Chunks    int64
 	Condemned bool
 	Deleting  bool
+	Gone      bool // its object is deleted
 	Running   bool // its snapshot has not ended
 }
 

@@ -37,7 +37,7 @@ func s3Rights(role Role) []s3Right {
 		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}}
 	case Pruner:
 		// The objects of a versitygw are locked, so that nobody overwrites them.
-		deleted, remove := []string{"packs/*", "segments/*", "commits/*"}, []string{"s3:DeleteObject", "s3:BypassGovernanceRetention"}
+		deleted, remove := []string{"packs/*", "segments/*", "commits/*", "catalog/*"}, []string{"s3:DeleteObject", "s3:BypassGovernanceRetention"}
 		packs := []string{"packs/*"} // it copies what is needed of packs that are not needed as a whole
 		return []s3Right{{[]string{get}, append([]string{"repository"}, packs...)}, {list, nil}, {[]string{put}, packs}, {remove, deleted}}
 	}

@@ -419,7 +419,7 @@ func TestAmazonPolicies(t *testing.T) {
 					}
 				case "s3:DeleteObject", "s3:BypassGovernanceRetention":
 					const deleted = "arn:aws:s3:::bucket/some/prefix/"
-					if resources := strings.Join(s.Resource, " "); name != "pruner" || resources != deleted+"packs/* "+deleted+"segments/* "+deleted+"commits/*" {
+					if resources := strings.Join(s.Resource, " "); name != "pruner" || resources != deleted+"packs/* "+deleted+"segments/* "+deleted+"commits/* "+deleted+"catalog/*" {
 						t.Errorf("%s may %s %s", name, action, resources)
 					}
 				default:

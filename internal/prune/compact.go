@@ -32,6 +32,7 @@ func (p *pass) compact(ctx context.Context) error {
 	for {
 		objects := p.choose(int64(p.exactChunks()/2), roundBytes)
 		if len(objects) == 0 || p.refused {
+			p.incomplete = p.incomplete || float64(p.result.Unused) > p.MaxUnused*float64(p.result.KeptBytes)
 			return nil
 		}
 		if err := p.round(ctx, objects); err != nil {
@@ -116,6 +117,7 @@ func (p *pass) round(ctx context.Context, objects []*object) error {
 		return err
 	}
 	if !ok { // too little memory
+		p.incomplete = true
 		return p.Index.Acquit(ctx, p.term, p.rowsOf(all))
 	}
 	p.step("copying what is needed of packs")
@@ -261,6 +263,7 @@ func (c *copying) read(ctx context.Context, o *object) error {
 			c.stay = append(c.stay, o.packs...)
 			return nil
 		case errors.Is(err, backup.ErrNotFound), errors.Is(err, backup.ErrCorrupt), errors.Is(err, backup.ErrInvalid):
+			c.incomplete = true
 			c.Log.Warn("a pack cannot be thinned, and stays as it is (bctl doctor says more)", "pack", k.PackPlace.Pack.String(), "error", err)
 			c.stay = append(c.stay, o.packs...)
 			return nil
@@ -291,7 +294,7 @@ func (c *copying) read(ctx context.Context, o *object) error {
 
 // refuse notes that this process cannot copy packs now. What a pass deletes otherwise is more urgent.
 func (c *copying) refuse(err error) {
-	c.refused = true
+	c.refused, c.incomplete = true, true
 	c.Log.Warn("packs that are unused in part stay as they are, because the store does not let them be copied (renew the permissions of the pruner, or make room)", "error", err)
 }
 

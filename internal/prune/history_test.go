@@ -126,6 +126,9 @@ func (m *world) history(seed uint64) {
 			continue
 		}
 		m.act(m.shards[m.r.IntN(len(m.shards))])
+		if m.r.IntN(4) == 0 {
+			m.checkIdle()
+		}
 	}
 	for _, p := range passes {
 		if m.r.IntN(2) == 0 && !p.done {
@@ -140,6 +143,22 @@ func (m *world) history(seed uint64) {
 	m.twoPasses()
 	m.checkNoLeaks()
 	m.empty()
+}
+
+// checkIdle checks that nothing can be deleted if the index says that a pass would find nothing.
+func (m *world) checkIdle() {
+	m.Helper()
+	work, err := m.x.PruneWork(m.ctx)
+	m.must(err)
+	if !prune.Idle(work, prune.Options{}) {
+		return
+	}
+	m.counts["idle"]++
+	found, err := prune.Run(m.ctx, prune.Options{Index: m.x, DryRun: true})
+	m.must(err)
+	if found.Packs+found.Thinned > 0 {
+		m.fatalf("a pass would find nothing in the state %s, and finds %+v", work.State, found)
+	}
 }
 
 // eagerness is how likely it is, of six, that a pass goes on rather than that somebody else acts.

@@ -3,14 +3,16 @@ package prune
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/store"
 )
 
-// history deletes the versions of pages that nothing needs, and the forgotten snapshots through
-// which no chain of segments of a needed one goes, with their journals.
+// history deletes the versions of pages that nothing needs, the forgotten snapshots through which no
+// chain of segments of a needed one goes, with their journals, and catalogs that newer ones have
+// replaced.
 func (p *pass) history(ctx context.Context) error {
 	p.step("deleting old versions of directories")
 	shards, err := p.Index.ListShards(ctx, index.ShardFilter{Retired: true})
@@ -28,21 +30,43 @@ func (p *pass) history(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, f := range forgotten {
-		if f.Needed {
-			continue
+	forgotten = slices.DeleteFunc(forgotten, func(f index.Forgotten) bool { return f.Needed })
+	for group := range slices.Chunk(forgotten, objectsAtOnce) {
+		if err := p.remove(ctx, group); err != nil {
+			return err
 		}
-		// The record goes last: while it exists, the snapshot exists.
-		var names []string
+	}
+	return p.catalogs(ctx)
+}
+
+// remove deletes forgotten snapshots: first the segments of all of them, then the records, then the
+// rows. So a record never exists without the index knowing its snapshot, and while the record exists,
+// the snapshot exists. A pass that ends in between leaves rows, with which the next one begins again.
+func (p *pass) remove(ctx context.Context, group []index.Forgotten) error {
+	p.step("deleting the journals of forgotten snapshots")
+	segments := make([]string, 0, objectsAtOnce)
+	records := make([]string, 0, len(group))
+	for _, f := range group {
 		for part := range f.Segment.Parts {
-			names = append(names, store.SegmentName(f.ID, f.Segment.Attempt, part))
+			segments = append(segments, store.SegmentName(f.ID, f.Segment.Attempt, part))
+			if len(segments) == objectsAtOnce {
+				if err := p.Store.Delete(ctx, segments...); err != nil {
+					return err
+				}
+				segments = segments[:0]
+			}
+		}
+		records = append(records, store.CommitName(f.ID))
+	}
+	for _, names := range [][]string{segments, records} {
+		if len(names) == 0 {
+			continue
 		}
 		if err := p.Store.Delete(ctx, names...); err != nil {
 			return err
 		}
-		if err := p.Store.Delete(ctx, store.CommitName(f.ID)); err != nil {
-			return err
-		}
+	}
+	for _, f := range group {
 		switch err := p.Index.Remove(ctx, f.ID); {
 		case errors.Is(err, index.ErrKept): // somebody has begun to read it
 		case errors.Is(err, backup.ErrNotFound): // another pass, which was paused for long, has removed it

@@ -118,6 +118,7 @@ func (p *pass) verify(ctx context.Context, needed map[backup.ShardID][]backup.Sn
 		return nil
 	})
 	if err != nil || len(exact) >= limit {
+		p.incomplete = true
 		return err // too many of them are needed: these packs stay
 	}
 	for _, row := range suspects {

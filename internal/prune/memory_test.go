@@ -108,6 +108,7 @@ func TestMemory(t *testing.T) {
 	got := m.run(10<<10, false)
 	want.Versions = got.Versions
 	want.Snapshots = got.Snapshots
+	want.Requests = prune.Requests{Deletes: 1, Packs: 1}
 	if got != want {
 		t.Errorf("it deleted %+v, want %+v", got, want)
 	}

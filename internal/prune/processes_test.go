@@ -123,6 +123,13 @@ func (x *stoppedIndex) DropVersions(ctx context.Context, shard backup.ShardID) (
 	return n, err
 }
 
+func (x *stoppedIndex) Gone(ctx context.Context, rows []int64) error {
+	if err := x.stop("Gone"); err != nil {
+		return err
+	}
+	return x.Index.Gone(ctx, rows)
+}
+
 func (x *stoppedIndex) Fence(ctx context.Context) (map[backup.ShardID]backup.SnapshotNumber, error) {
 	if err := x.stop("Fence"); err != nil {
 		return nil, err

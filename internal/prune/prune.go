@@ -26,6 +26,7 @@ type Index interface {
 	index.Leading
 	MayDelete(ctx context.Context, d index.Deletion) error
 	Deleted(ctx context.Context, d index.Deletion, complete bool) error
+	Stops(ctx context.Context) ([]index.Stop, error)
 	ListShards(ctx context.Context, f index.ShardFilter) ([]index.ShardStatus, error)
 }
 
@@ -51,6 +52,9 @@ type Options struct {
 	// deleted, and before they are deleted: once for those that an earlier run left, if any, and
 	// once for those of this run.
 	BeforeDelete func(ctx context.Context) error
+	// Found, if not nil, is called with what a pass has found to be kept, unused and deletable, before
+	// the brake decides and anything is deleted.
+	Found func(Summary)
 	// Progress, if not nil, is called when a step begins.
 	Progress func(step string)
 }
@@ -62,6 +66,7 @@ type Summary struct {
 	Chunks    int64 // chunks in these
 	Versions  int64 // versions of pages; 0 in a dry run
 	Snapshots int   // forgotten snapshots that were removed with their journals
+	Catalogs  int   // that newer ones had replaced
 	Thinned   int   // packs that were replaced by copies without unneeded frames
 	Freed     int64 // what the copies have less
 	Copied    int64 // stored bytes of the copies
@@ -69,7 +74,11 @@ type Summary struct {
 	KeptBytes int64 // stored bytes of these
 	Stored    int64 // stored bytes of all packs before
 	Unused    int64 // of KeptBytes, the frames of which no snapshot needs anything
+	// Again: while the pass ran, or by what it did, more has become free.
+	Again     bool
+	Deletable int64 // what the pass found to delete and to free, before the brake decided
 	Swept     Swept
+	Requests  Requests
 }
 
 // Role is the role of the process that prunes.
@@ -91,22 +100,39 @@ func Run(ctx context.Context, o Options) (Summary, error) {
 		o.MemoryBytes = defaultMemory
 	}
 	o.By = cmp.Or(o.By, Role)
+	counted := &countedStore{Store: o.Store}
+	o.Store = counted
 	p := &pass{Options: o}
 	if o.DryRun {
 		err := p.dryRun(ctx)
+		p.result.Requests = counted.requests()
 		return p.result, err
 	}
 	err := p.lead(ctx, func(ctx context.Context) error {
 		started := time.Now()
-		err := p.run(ctx)
+		work, err := p.Index.PruneWork(ctx) // before anything else is read
+		if err == nil {
+			err = p.run(ctx)
+		}
+		complete := err == nil && !p.incomplete && !p.result.Again
 		// What was freed before an error is noted, too, if this process still leads.
-		if noteErr := p.note(context.WithoutCancel(ctx), time.Since(started)); err == nil {
+		if noteErr := p.note(context.WithoutCancel(ctx), time.Since(started), work.State, complete); err == nil {
 			err = noteErr
 		}
 		return err
 	})
+	p.result.Requests = counted.requests()
 	return p.result, err
 }
+
+// Idle reports whether a pass with these options would find nothing: since the last complete pass,
+// nothing has happened by which anything can have become free.
+func Idle(work index.PruneWork, o Options) bool {
+	return work.Condemned == 0 && work.Done == doneState(work.State, o)
+}
+
+// doneState is what a complete pass notes. One with another share of unused bytes may find more.
+func doneState(s index.PruneState, o Options) string { return fmt.Sprintf("%s, %g", s, o.MaxUnused) }
 
 // lead calls do as the leading pruner. It fails with ErrBusy if another process leads.
 func (p *pass) lead(ctx context.Context, do func(context.Context) error) error {
@@ -136,12 +162,14 @@ type pass struct {
 	term   index.Term
 	result Summary
 
+	needed map[backup.ShardID][]backup.SnapshotNumber
 	lists  int64 // number of list chunks that the index knows
 	packs  []packState
 	rows   map[int64]int // position in packs, by row
 	frames []uint64      // a bit for each frame of each pack: it has a marked chunk
 
-	refused bool // the store does not let packs be copied
+	refused    bool // the store does not let packs be copied
+	incomplete bool // another pass may find more, although nothing has changed
 }
 
 // A packState is a pack and what is marked of it.
@@ -177,12 +205,17 @@ func (p *pass) renew(ctx context.Context, end context.CancelCauseFunc) (wait fun
 	return func() { <-done }
 }
 
-// note records in the index what this pass has freed.
-func (p *pass) note(ctx context.Context, took time.Duration) error {
+// note records in the index what this pass has freed and, if it is complete, what the index had before.
+func (p *pass) note(ctx context.Context, took time.Duration, before index.PruneState, complete bool) error {
 	r := &p.result
-	return p.Index.NotePrune(ctx, p.term, index.Prune{
-		Took: took, Packs: r.Packs, Bytes: r.Bytes, Freed: r.Freed, Copied: r.Copied, Snapshots: r.Snapshots,
-	})
+	noted := index.Prune{
+		Took: took, Packs: r.Packs, Bytes: r.Bytes, Freed: r.Freed, Copied: r.Copied, Snapshots: r.Snapshots, Kept: r.KeptBytes, Unused: r.Unused,
+	}
+	if complete {
+		before.Forgotten -= int64(r.Snapshots)
+		noted.State = doneState(before, p.Options)
+	}
+	return p.Index.NotePrune(ctx, p.term, noted)
 }
 
 func (p *pass) step(name string) {
@@ -207,11 +240,36 @@ func (p *pass) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.Index.MayDelete(ctx, p.wouldDelete(candidates)); err != nil {
+	would := p.wouldDelete(candidates)
+	p.result.Deletable = would.Bytes
+	if p.Found != nil {
+		p.Found(p.result)
+	}
+	if err := p.Index.MayDelete(ctx, would); err != nil {
 		return err
 	}
 	err = p.carryOut(ctx, fence, candidates)
+	if err == nil {
+		p.result.Again, err = p.lessIsNeeded(ctx)
+	}
 	return errors.Join(err, p.Index.Deleted(context.WithoutCancel(ctx), index.Deletion{By: p.By, Bytes: p.result.Bytes + p.result.Freed}, err == nil))
+}
+
+// lessIsNeeded reports whether snapshots that this pass has marked are not needed any more. The pass
+// itself causes that when it closes a retired shard.
+func (p *pass) lessIsNeeded(ctx context.Context) (bool, error) {
+	now, err := p.Index.Needed(ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	for shard, numbers := range p.needed {
+		for _, n := range numbers {
+			if _, ok := slices.BinarySearch(now[shard], n); !ok {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
 }
 
 // wouldDelete returns what the pass would delete and free, for the brake. The pass itself is not
@@ -253,6 +311,7 @@ func (p *pass) dryRun(ctx context.Context) error {
 		p.deleted(&p.packs[i])
 	}
 	p.wouldCompact()
+	p.result.Deletable = p.result.Bytes + p.result.Freed
 	if !p.Sweep {
 		return nil
 	}
@@ -301,9 +360,11 @@ func (p *pass) load(ctx context.Context) error {
 
 // finish takes back what an earlier run has condemned, and finishes what it has begun to delete.
 func (p *pass) finish(ctx context.Context) error {
-	var acquit, deleting []int
+	var acquit, deleting, gone []int
 	for i := range p.packs {
 		switch k := &p.packs[i]; {
+		case k.Gone:
+			gone = append(gone, i)
 		case k.Deleting:
 			deleting = append(deleting, i)
 		case k.Condemned:
@@ -316,6 +377,11 @@ func (p *pass) finish(ctx context.Context) error {
 	}
 	if err := p.delete(ctx, deleting); err != nil {
 		return err
+	}
+	if len(gone) > 0 {
+		if _, err := p.Index.DropPacks(ctx, p.rowsOf(gone)); err != nil {
+			return err
+		}
 	}
 	return p.Index.DropLists(ctx)
 }
@@ -336,6 +402,7 @@ func (p *pass) candidates(ctx context.Context, without []backup.SnapshotID) ([]i
 	if err != nil {
 		return nil, err
 	}
+	p.needed = needed
 	total := int64(0)
 	for i := range p.packs {
 		total += p.packs[i].Chunks
@@ -437,6 +504,7 @@ func (p *pass) neededSince(ctx context.Context, fence map[backup.ShardID]backup.
 	}
 	// If there are too many, all packs stay: the next pass marks these references.
 	all := len(found) >= limit
+	p.incomplete = p.incomplete || all
 	needed := map[backup.PackID]bool{}
 	err = p.eachPlace(ctx, condemned, func(place index.PlaceOf) {
 		if all || found[place.Chunk] {
@@ -474,6 +542,13 @@ func (p *pass) delete(ctx context.Context, packs []int) error {
 			return err
 		}
 	}
+	if err := p.Index.Gone(ctx, p.rowsOf(slices.DeleteFunc(slices.Clone(packs), p.isPlan))); err != nil {
+		return err
+	}
 	_, err := p.Index.DropPacks(ctx, rows)
 	return err
 }
+
+// isPlan reports whether a row names an object that was to be written. A pruner that was paused may
+// still write it, so it is deleted again while the row is there.
+func (p *pass) isPlan(i int) bool { return p.packs[i].Bytes == 0 }

@@ -31,6 +31,8 @@ import (
 //     plan is gone, but its Move is refused.
 //   - A part of a segment. The transaction that commits a snapshot also decides which attempt's
 //     segment is valid. After that, the parts of other attempts have no meaning.
+//   - A catalog, which belongs to no snapshot. Those with lower sequences than the newest ones have no
+//     meaning (catalogs.go).
 //   - A commit record. It is needed until its snapshot is removed. A committer that was paused may put
 //     it again after that.
 //
@@ -144,6 +146,9 @@ func (s *section) sweep(ctx context.Context, digit string) error {
 				return err
 			}
 		}
+	}
+	if digit == "0" { // with which the names of catalogs begin
+		return s.catalogs(ctx)
 	}
 	return nil
 }

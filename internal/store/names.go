@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -38,6 +39,13 @@ func CommitName(snapshot backup.SnapshotID) string { return CommitsPrefix + snap
 
 // CatalogName is the name of a catalog. The names sort in the order of their sequences.
 func CatalogName(sequence int64) string { return fmt.Sprintf("%s%016x", CatalogPrefix, sequence) }
+
+// ParseCatalogName returns the sequence of a catalog. ok is false unless CatalogName returns the name.
+func ParseCatalogName(name string) (sequence int64, ok bool) {
+	digits, _ := strings.CutPrefix(name, CatalogPrefix)
+	sequence, err := strconv.ParseInt(digits, 16, 64)
+	return sequence, err == nil && sequence > 0 && name == CatalogName(sequence)
+}
 
 // IndexName is the name of part n of a copy of the index.
 func IndexName(sequence int64, part int) string {

@@ -12,7 +12,9 @@ type Pruner struct {
 	thinned, freed, copied            prometheus.Counter
 	swept, orphans, orphanBytes       prometheus.Counter
 	unknown, unidentified             prometheus.Counter
-	kept, unused, condemned, passed   prometheus.Gauge
+	kept, unused, maxUnused           prometheus.Gauge
+	deletable, stopped                prometheus.Gauge
+	condemned, rows, passed           prometheus.Gauge
 	passes                            prometheus.Histogram
 	retries                           *Retries
 }
@@ -38,9 +40,13 @@ func (m *Metrics) Pruner() *Pruner {
 		orphanBytes:  m.total("bctl_sweep_orphan_bytes_total", "Stored bytes of the deleted orphans."),
 		unknown:      m.total("bctl_sweep_unknown_total", "Objects that the sweep left in the store because the index does not know their snapshots. The index may be older than the store."),
 		unidentified: m.total("bctl_sweep_unidentified_total", "Objects that the sweep left in the store because it could not identify them."),
-		kept:         m.gauge("bctl_prune_kept_bytes", "Stored bytes of all packs after this pruner's last pass.").WithLabelValues(),
-		unused:       m.gauge("bctl_prune_unused_bytes", "Bytes in stored packs that no snapshot needs. Their packs are needed in part.").WithLabelValues(),
-		condemned:    m.gauge("bctl_prune_condemned_age_seconds", "How long the oldest condemned pack has waited for its deletion; 0: none waits.").WithLabelValues(),
+		kept:         m.gauge("bctl_prune_kept_bytes", "Stored bytes of all packs. A pass sets it when it has found what is needed, and again when it ends.").WithLabelValues(),
+		unused:       m.gauge("bctl_prune_unused_bytes", "Bytes in stored packs that no snapshot needs. Their packs are needed in part, or wait for their deletion.").WithLabelValues(),
+		maxUnused:    m.gauge("bctl_prune_max_unused_ratio", "Share of the stored bytes that may stay unused (pruner.max_unused).").WithLabelValues(),
+		deletable:    m.gauge("bctl_prune_deletable_bytes", "Bytes that the last pass found to delete, and has not deleted: it is running, has failed, or the brake has stopped it.").WithLabelValues(),
+		stopped:      m.gauge("bctl_prune_stopped_forgetting_bytes", "Bytes that the next pass would free in addition if operators confirmed the forgetting that the brake has stopped.").WithLabelValues(),
+		condemned:    m.gauge("bctl_prune_condemned_age_seconds", "How long the oldest condemned pack has waited for the deletion of its object; 0: none waits.").WithLabelValues(),
+		rows:         m.gauge("bctl_prune_rows_age_seconds", "How long the oldest row of a deleted pack has waited for the snapshots that were running when the pack was deleted; 0: none waits.").WithLabelValues(),
 		passed:       m.gauge("bctl_prune_pass_timestamp_seconds", "When this pruner last completed a pass, or saw that another pruner leads, in seconds since 1970; 0: never.").WithLabelValues(),
 		passes:       prometheus.NewHistogram(prometheus.HistogramOpts{Name: "bctl_prune_pass_seconds", Help: "Time of one pass.", Buckets: passBuckets}),
 		retries:      m.Retries("prune"),
@@ -79,12 +85,34 @@ func (p *Pruner) Swept(objects, orphans, bytes, unknown, unidentified int64) {
 	}
 }
 
-// Passed records a complete pass: its duration, and what it left.
-func (p *Pruner) Passed(took time.Duration, kept, unused int64) {
+// Passed records the duration of a complete pass.
+func (p *Pruner) Passed(took time.Duration) {
 	if p != nil {
 		observe(p.passes, took)
+	}
+}
+
+// Space records the stored bytes, those of them that nothing needs, and those of these that the next
+// pass deletes.
+func (p *Pruner) Space(kept, unused, deletable int64) {
+	if p != nil {
 		p.kept.Set(float64(kept))
 		p.unused.Set(float64(unused))
+		p.deletable.Set(float64(deletable))
+	}
+}
+
+// MayStayUnused records the share of the stored bytes that may stay unused.
+func (p *Pruner) MayStayUnused(share float64) {
+	if p != nil {
+		p.maxUnused.Set(share)
+	}
+}
+
+// Stopped records what would become free in addition if stopped forgetting were confirmed.
+func (p *Pruner) Stopped(bytes int64) {
+	if p != nil {
+		p.stopped.Set(float64(bytes))
 	}
 }
 
@@ -95,10 +123,12 @@ func (p *Pruner) Well(now time.Time) {
 	}
 }
 
-// Condemned records how long the oldest condemned pack has waited.
-func (p *Pruner) Condemned(age time.Duration) {
+// Waiting records how long the oldest condemned pack has waited for the deletion of its object, and
+// the oldest row of a deleted pack for its own.
+func (p *Pruner) Waiting(condemned, rows time.Duration) {
 	if p != nil {
-		p.condemned.Set(age.Seconds())
+		p.condemned.Set(condemned.Seconds())
+		p.rows.Set(rows.Seconds())
 	}
 }
 

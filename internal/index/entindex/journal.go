@@ -67,3 +67,29 @@ func (x *Index) CatalogWritten(ctx context.Context, c index.WrittenCatalog) erro
 	return x.exec(ctx, Durable, "INSERT INTO catalogs (sequence, digest, written) VALUES ($1, $2, $3) ON CONFLICT (sequence) DO NOTHING",
 		c.Sequence, c.Digest[:], c.Written.UnixMicro())
 }
+
+const nextCatalog = `UPDATE catalog_numbers SET last = CASE WHEN last < $1 THEN $1 ELSE last END + 1 RETURNING last`
+
+// NextCatalog implements index.Committing. It is durable, because the object is written after it.
+func (x *Index) NextCatalog(ctx context.Context, newest int64) (next int64, err error) {
+	err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		return tx.Each(ctx, nextCatalog, []any{newest}, func(scan func(...any) error) error { return scan(&next) })
+	})
+	return next, err
+}
+
+// Catalogs implements index.Pruning.
+func (x *Index) Catalogs(ctx context.Context) (sequences []int64, err error) {
+	err = x.query(ctx, "SELECT sequence FROM catalogs ORDER BY sequence", nil, func(scan func(...any) error) error {
+		var sequence int64
+		err := scan(&sequence)
+		sequences = append(sequences, sequence)
+		return err
+	})
+	return sequences, err
+}
+
+// DropCatalogs implements index.Pruning.
+func (x *Index) DropCatalogs(ctx context.Context, before int64) error {
+	return x.exec(ctx, Relaxed, "DELETE FROM catalogs WHERE sequence < $1 AND sequence < (SELECT max(c.sequence) FROM catalogs c)", before)
+}

@@ -37,7 +37,7 @@ func (x *Index) Frames(ctx context.Context) iter.Seq2[index.PackFrames, error] {
 }
 
 const insertPlan = `
-INSERT INTO packs (pack, snapshot, object, stored_bytes, frame_bytes, chunks, condemned, deleted) VALUES ($1, $2, $1, 0, $3, 0, true, {now})
+INSERT INTO packs (pack, snapshot, object, stored_bytes, frame_bytes, chunks, condemned, condemned_at, deleted) VALUES ($1, $2, $1, 0, $3, 0, true, {now}, {now})
 RETURNING id`
 
 // Plan implements index.Pruning. It is durable, because the object is written after it.

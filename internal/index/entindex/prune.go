@@ -197,7 +197,7 @@ func (x *Index) Places(ctx context.Context, rows []int64) iter.Seq2[index.PlaceO
 }
 
 const selectAllPacks = `
-SELECT p.id, p.pack, p.snapshot, p.object, p.object_offset, p.stored_bytes, p.sealed, p.chunks, p.condemned, p.deleted <> 0, coalesce(s.state = 'running', false)
+SELECT p.id, p.pack, p.snapshot, p.object, p.object_offset, p.stored_bytes, p.sealed, p.chunks, p.condemned, p.deleted <> 0, p.gone, coalesce(s.state = 'running', false)
 FROM packs p LEFT JOIN snapshots s ON s.id = p.snapshot
 ORDER BY p.id`
 
@@ -208,7 +208,7 @@ func (x *Index) Packs(ctx context.Context) iter.Seq2[index.Pack, error] {
 			var p index.Pack
 			var pack, snapshot, object uuid.UUID
 			var sealed uuid.NullUUID
-			if err := scan(&p.Row, &pack, &snapshot, &object, &p.Offset, &p.Bytes, &sealed, &p.Chunks, &p.Condemned, &p.Deleting, &p.Running); err != nil {
+			if err := scan(&p.Row, &pack, &snapshot, &object, &p.Offset, &p.Bytes, &sealed, &p.Chunks, &p.Condemned, &p.Deleting, &p.Gone, &p.Running); err != nil {
 				return err
 			}
 			p.Pack, p.Snapshot, p.Object = backup.PackID(pack), backup.SnapshotID(snapshot), backup.PackID(object)
@@ -220,14 +220,16 @@ func (x *Index) Packs(ctx context.Context) iter.Seq2[index.Pack, error] {
 
 const (
 	lockPackRows = `SELECT id FROM packs WHERE {id in $1} ORDER BY id {for update}`
-	acquitPacks  = `UPDATE packs SET condemned = false WHERE deleted = 0 AND {id in $1}`
+	condemnNow   = `UPDATE packs SET condemned = true, condemned_at = CASE WHEN condemned THEN condemned_at ELSE {now} END WHERE {id in $1}`
+	acquitPacks  = `UPDATE packs SET condemned = false, condemned_at = 0 WHERE deleted = 0 AND {id in $1}`
 	deletePacks  = `UPDATE packs SET deleted = {now} WHERE condemned AND deleted = 0 AND {id in $1}`
+	notePacks    = `UPDATE packs SET gone = true WHERE deleted <> 0 AND {id in $1}`
 	dropPacks    = `DELETE FROM packs WHERE deleted <> 0 AND deleted < $2 AND {id in $1}`
 )
 
 // Condemn implements index.Pruning. It is durable, because objects are deleted after it.
 func (x *Index) Condemn(ctx context.Context, t index.Term, rows []int64) error {
-	return x.changePacks(ctx, t, condemnPacks, rows)
+	return x.changePacks(ctx, t, condemnNow, rows)
 }
 
 // Acquit implements index.Pruning.
@@ -281,6 +283,22 @@ func (x *Index) DropLists(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// Gone implements index.Pruning. It needs no term: what is deleted stays deleted.
+func (x *Index) Gone(ctx context.Context, rows []int64) error {
+	for group := range slices.Chunk(rows, listLength) {
+		err := x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+			if err := eachOf(ctx, tx, lockPackRows, group, func(func(...any) error) error { return nil }); err != nil {
+				return err
+			}
+			return tx.execList(ctx, notePacks, group)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // DropPacks implements index.Pruning. Only a snapshot that began before a pack was Deleting can

@@ -10,32 +10,36 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// Removing a forgotten snapshot changes nothing here, as it leaves nothing to delete.
-const (
-	selectPruneWork = `
-SELECT coalesce(CAST(max(forgotten) AS text), ''), coalesce(CAST(max(ended) AS text), '') FROM snapshots`
-	selectConfirmed = `SELECT CAST(coalesce(max(time), 0) AS text) FROM confirmations`
-	oldestDeleting  = `SELECT coalesce(min(deleted), 0) FROM packs WHERE deleted <> 0`
-)
+// Each number comes from a short table or an index. A plan has no bytes: nothing was condemned for it.
+const selectPruneWork = `
+SELECT
+    CAST((SELECT coalesce(sum(last_number), 0) FROM shards) AS bigint) - (SELECT count(*) FROM snapshots WHERE state = 'running'),
+    (SELECT count(*) FROM snapshots WHERE forgotten IS NOT NULL),
+    (SELECT coalesce(max(time), 0) FROM confirmations),
+    (SELECT count(*) FROM readings r JOIN snapshots s ON s.id = r.snapshot WHERE r.until > $1 AND s.forgotten IS NOT NULL),
+    CAST((SELECT coalesce(sum(id), 0) FROM shards WHERE retired) AS bigint) + CAST((SELECT coalesce(sum(id), 0) FROM filers WHERE retired) AS bigint),
+    coalesce((SELECT state FROM prunes ORDER BY id DESC LIMIT 1), ''),
+    coalesce((SELECT kept_bytes FROM prunes ORDER BY id DESC LIMIT 1), 0),
+    coalesce((SELECT unused_bytes FROM prunes ORDER BY id DESC LIMIT 1), 0),
+    (SELECT count(*) FROM packs WHERE condemned AND NOT gone),
+    (SELECT coalesce(min(CASE WHEN condemned_at = 0 THEN deleted ELSE condemned_at END), 0) FROM packs WHERE condemned AND NOT gone AND stored_bytes > 0),
+    (SELECT count(*) FROM packs WHERE condemned AND gone),
+    (SELECT coalesce(min(deleted), 0) FROM packs WHERE condemned AND gone)`
 
 // PruneWork implements index.Pruning.
 func (x *Index) PruneWork(ctx context.Context) (w index.PruneWork, err error) {
 	if w.Now, err = x.Backend.Clock(ctx); err != nil {
 		return w, err
 	}
-	err = x.query(ctx, selectPruneWork, nil, func(scan func(...any) error) error { return scan(&w.Forgotten, &w.Ended) })
-	if err != nil {
-		return w, err
-	}
-	err = x.query(ctx, selectConfirmed, nil, func(scan func(...any) error) error { return scan(&w.Confirmed) })
-	if err != nil {
-		return w, err
-	}
-	err = x.query(ctx, oldestDeleting, nil, func(scan func(...any) error) error {
-		var at int64
-		err := scan(&at)
-		if at != 0 {
-			w.Deleting = fromMicros(at)
+	err = x.query(ctx, selectPruneWork, []any{w.Now.UnixMicro()}, func(scan func(...any) error) error {
+		var condemned, rows int64
+		err := scan(&w.State.Ended, &w.State.Forgotten, &w.State.Confirmed, &w.State.Readings, &w.State.Retired,
+			&w.Done, &w.Kept, &w.Unused, &w.Condemned, &condemned, &w.Rows, &rows)
+		if condemned != 0 {
+			w.CondemnedSince = fromMicros(condemned)
+		}
+		if rows != 0 {
+			w.RowsSince = fromMicros(rows)
 		}
 		return err
 	})
@@ -59,8 +63,10 @@ const prunesLast = 400 * 24 * time.Hour
 const (
 	dropOldPrunes = `DELETE FROM prunes WHERE ended < $1 OR packs = 0 AND freed_bytes = 0 AND snapshots = 0`
 	insertPrune   = `
-INSERT INTO prunes (ended, took, packs, deleted_bytes, freed_bytes, copied_bytes, snapshots) VALUES ($1, $2, $3, $4, $5, $6, $7)`
-	selectPrunes = `SELECT ended, took, packs, deleted_bytes, freed_bytes, copied_bytes, snapshots FROM prunes ORDER BY id`
+INSERT INTO prunes (ended, took, packs, deleted_bytes, freed_bytes, copied_bytes, snapshots, state, kept_bytes, unused_bytes)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+	selectPrunes = `
+SELECT ended, took, packs, deleted_bytes, freed_bytes, copied_bytes, snapshots, state, kept_bytes, unused_bytes FROM prunes ORDER BY id`
 )
 
 // NotePrune implements index.Pruning.
@@ -76,7 +82,8 @@ func (x *Index) NotePrune(ctx context.Context, t index.Term, p index.Prune) erro
 		if err := tx.exec(ctx, dropOldPrunes, now.Add(-prunesLast).UnixMicro()); err != nil {
 			return err
 		}
-		return tx.exec(ctx, insertPrune, now.UnixMicro(), p.Took.Microseconds(), p.Packs, p.Bytes, p.Freed, p.Copied, p.Snapshots)
+		return tx.exec(ctx, insertPrune, now.UnixMicro(), p.Took.Microseconds(), p.Packs, p.Bytes, p.Freed, p.Copied, p.Snapshots,
+			p.State, p.Kept, p.Unused)
 	})
 }
 
@@ -85,7 +92,7 @@ func (x *Index) Prunes(ctx context.Context) (prunes []index.Prune, err error) {
 	err = x.query(ctx, selectPrunes, nil, func(scan func(...any) error) error {
 		var p index.Prune
 		var ended, took int64
-		err := scan(&ended, &took, &p.Packs, &p.Bytes, &p.Freed, &p.Copied, &p.Snapshots)
+		err := scan(&ended, &took, &p.Packs, &p.Bytes, &p.Freed, &p.Copied, &p.Snapshots, &p.State, &p.Kept, &p.Unused)
 		p.Ended, p.Took = fromMicros(ended), time.Duration(took)*time.Microsecond
 		prunes = append(prunes, p)
 		return err

@@ -175,7 +175,7 @@ func testBrakeOfRepository(t *testing.T, fresh func(testing.TB) Database) {
 	if s.Rejected != "" || !s.Allowed() || len(s.Confirmed) != 1 {
 		t.Fatalf("%+v, want it confirmed", s)
 	}
-	if work().Confirmed == before.Confirmed {
+	if work().State.Confirmed == before.State.Confirmed {
 		t.Fatal("the confirmation does not show in PruneWork")
 	}
 	f.must(f.x.MayDelete(f.ctx, of(302)))

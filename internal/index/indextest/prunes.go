@@ -18,7 +18,7 @@ func testPrunes(t *testing.T, fresh func(testing.TB) Database) {
 	}
 	all := []index.Prune{
 		{Took: time.Second, Packs: 3, Bytes: 1 << 40, Freed: 5, Copied: 6, Snapshots: 7},
-		{Took: time.Microsecond},
+		{Took: time.Microsecond, State: "1 2 3", Kept: 1 << 50, Unused: 5},
 		{},
 		{Snapshots: 1},
 		{Freed: 1},
@@ -50,4 +50,108 @@ func testPrunes(t *testing.T, fresh func(testing.TB) Database) {
 	if err := f.x.NotePrune(f.ctx, term, index.Prune{}); !errors.Is(err, index.ErrNotLeading) {
 		t.Errorf("noted by one who does not lead: %v", err)
 	}
+}
+
+// What a pruner has to do: each event by which something may become free changes the state, and no
+// other does.
+func testPruneWork(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	last := index.PruneState{}
+	look := func(event string, changes bool) index.PruneWork {
+		t.Helper()
+		w, err := f.x.PruneWork(f.ctx)
+		f.must(err)
+		if (w.State != last) != changes {
+			t.Fatalf("%s: state %+v, before %+v", event, w.State, last)
+		}
+		last = w.State
+		return w
+	}
+	look("nothing", false)
+	s, _ := f.batchesOf("a")
+	look("a snapshot began", false)
+	pack, other := packOf(s, 1), packOf(s, 2)
+	f.accept(index.Result{Pack: pack}, index.Result{Pack: other})
+	look("packs were stored", false)
+	f.fail(s.ID, "")
+	look("a snapshot failed", true)
+	first := f.commitPages()
+	look("a snapshot was committed", true)
+	f.must(f.x.Recorded(f.ctx, first.ID))
+	second := f.commitPages()
+	f.must(f.x.Recorded(f.ctx, second.ID))
+	look("another one", true)
+	f.must(f.x.Forget(f.ctx, first.ID, "me", ""))
+	w := look("one was forgotten", true)
+	if w.Condemned+w.Rows != 0 || !w.CondemnedSince.IsZero() || !w.RowsSince.IsZero() || w.State.Forgotten != 1 {
+		t.Fatalf("%+v", w)
+	}
+	f.must(f.x.RetireShard(f.ctx, s.Shard.ID, "me"))
+	look("a shard was retired", true)
+
+	term := f.lead("pruner", "one", time.Minute, true)
+	rows := f.packRows(pack, other)
+	began, err := f.x.Clock(f.ctx)
+	began = began.Truncate(time.Millisecond) // as fine as SQLite
+	f.must(err)
+	f.must(f.x.Condemn(f.ctx, term, rows))
+	f.must(f.x.Condemn(f.ctx, term, rows))
+	if w = look("packs were condemned", false); w.Condemned != 2 || w.CondemnedSince.Before(began) || w.CondemnedSince.After(w.Now) || w.Rows != 0 {
+		t.Fatalf("%+v", w)
+	}
+	f.must(f.x.Acquit(f.ctx, term, rows[:1]))
+	f.must(f.x.Deleting(f.ctx, term, rows))
+	if w = look("one is to be deleted", false); w.Condemned != 1 || w.CondemnedSince.IsZero() || w.Rows != 0 {
+		t.Fatalf("%+v", w)
+	}
+	f.must(f.x.Gone(f.ctx, rows)) // the other is not to be deleted
+	if w = look("it is deleted", false); w.Condemned != 0 || !w.CondemnedSince.IsZero() || w.Rows != 1 || w.RowsSince.Before(began) {
+		t.Fatalf("%+v", w)
+	}
+	for p, err := range f.x.Packs(f.ctx) {
+		f.must(err)
+		if p.Gone != (p.Row == rows[1]) || p.Deleting != p.Gone {
+			t.Errorf("%+v", p)
+		}
+	}
+	f.must(f.x.Gone(f.ctx, nil))
+	f.must(f.x.NotePrune(f.ctx, term, index.Prune{State: "done", Kept: 7, Unused: 3}))
+	if w = look("a pass was noted", false); w.Done != "done" || w.Kept != 7 || w.Unused != 3 {
+		t.Fatalf("%+v", w)
+	}
+	f.must(f.x.Remove(f.ctx, first.ID))
+	look("a snapshot was removed", true)
+	if last.Forgotten != 0 {
+		t.Fatalf("%+v", last)
+	}
+}
+
+// A sequence of a catalog is used once, whatever the store has. Old catalogs are forgotten, but never
+// the newest.
+func testCatalogNumbers(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	next := func(newest, want int64) {
+		t.Helper()
+		if got, err := f.x.NextCatalog(f.ctx, newest); err != nil || got != want {
+			t.Fatalf("catalog %d, %v; want %d", got, err, want)
+		}
+	}
+	next(0, 1)
+	next(0, 2)
+	next(7, 8)
+	next(3, 9)
+	for _, n := range []int64{2, 8, 9} {
+		f.must(f.x.CatalogWritten(f.ctx, index.WrittenCatalog{Sequence: n, Written: f.now}))
+	}
+	f.must(f.x.DropCatalogs(f.ctx, 8))
+	left, err := f.x.Catalogs(f.ctx)
+	f.must(err)
+	if !slices.Equal(left, []int64{8, 9}) {
+		t.Errorf("catalogs %d", left)
+	}
+	f.must(f.x.DropCatalogs(f.ctx, 100))
+	if w, err := f.x.WrittenCatalog(f.ctx); err != nil || w.Sequence != 9 {
+		t.Errorf("the newest catalog is %+v, %v", w, err)
+	}
+	next(0, 10)
 }

@@ -109,6 +109,8 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"TwoOperators", testTwoOperators},
 		{"Needed", testNeeded},
 		{"Prunes", testPrunes},
+		{"PruneWork", testPruneWork},
+		{"CatalogNumbers", testCatalogNumbers},
 		{"DropVersions", testDropVersions},
 		{"DropVersionsOfRetired", testDropVersionsOfRetired},
 		{"Fence", testFence},

@@ -220,7 +220,17 @@ type prunedJSON struct {
 	UnusedBytes      int64   `json:"unused_bytes"` // of these
 	ElapsedSeconds   float64 `json:"elapsed_seconds"`
 
-	Sweep *sweptJSON `json:"sweep,omitempty"`
+	Requests requestsJSON `json:"requests"`
+	Sweep    *sweptJSON   `json:"sweep,omitempty"`
+}
+
+// requestsJSON is how often a prune asked the store. The names are fixed.
+type requestsJSON struct {
+	Deletes int64 `json:"delete"`       // of up to 1,000 objects each
+	Packs   int64 `json:"delete_packs"` // of delete
+	Lists   int64 `json:"list"`         // of up to 1,000 objects each
+	Gets    int64 `json:"get"`
+	Puts    int64 `json:"put"`
 }
 
 // sweptJSON is the result of --sweep. The names are fixed.
@@ -240,7 +250,8 @@ func (c *pruneCommand) report(r *prune.Summary, elapsed time.Duration) error {
 			sweep = &sweptJSON{r.Swept.Objects, r.Swept.Orphans, r.Swept.Bytes, r.Swept.Unknown, r.Swept.Unidentified, r.Swept.Old}
 		}
 		return c.app.print(prunedJSON{
-			"prune", c.dryRun, r.Packs, r.Bytes, r.Chunks, r.Thinned, r.Freed, r.Copied, r.Versions, r.Snapshots, r.KeptPacks, r.KeptBytes, r.Unused, elapsed.Seconds(), sweep,
+			"prune", c.dryRun, r.Packs, r.Bytes, r.Chunks, r.Thinned, r.Freed, r.Copied, r.Versions, r.Snapshots, r.KeptPacks, r.KeptBytes, r.Unused, elapsed.Seconds(),
+			requestsJSON(r.Requests), sweep,
 		})
 	}
 	text := fmt.Sprintf("deleted %s (%s)", counted(r.Packs, "pack"), size(r.Bytes))

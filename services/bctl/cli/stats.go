@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/prune"
 )
@@ -23,7 +24,9 @@ func newStats(a *app) *cobra.Command {
   needed      what snapshots need of that
   unused      the rest: what the next prune frees, and what it leaves, because
               it is less than 10% and in packs that are needed in part
-  waiting     since when packs wait for their deletion
+  stopped     what forgetting would free that waits for a confirmation
+  waiting     since when condemned packs wait for their deletion, and the rows of
+              deleted packs for snapshots that were running then
   freed       by the prunes of the last day, 30 days and 400 days
   last prune  when it ended, and what it did
 
@@ -47,7 +50,9 @@ type space struct {
 	shards    int
 	snapshots int // running or readable
 	forgotten int
-	waiting   time.Time // since when the oldest pack waits for its deletion; zero: none does
+	stopped   int64     // bytes that forgetting would free that the brake has stopped
+	condemned time.Time // since when the oldest condemned pack waits for the deletion of its object; zero: none does
+	rowsSince time.Time // since when the oldest row of a deleted pack waits
 
 	last                             *index.Prune // nil: never
 	lastDay, last30Days, last400Days int64        // freed by prunes
@@ -69,10 +74,31 @@ func (a *app) stats(ctx context.Context, i index.Index) error {
 	if s.Summary, err = a.frees(ctx, i, nil); err != nil {
 		return err
 	}
+	if s.stopped, err = a.stoppedBytes(ctx, i, s.Deletable); err != nil {
+		return err
+	}
 	if a.json {
 		return a.print(newStatsJSON(s))
 	}
 	return a.details(func(row rowFunc) { s.rows(row) })
+}
+
+// stoppedBytes returns what the next prune would free beyond deletable if operators confirmed the
+// forgetting that the brake has stopped.
+func (a *app) stoppedBytes(ctx context.Context, i index.Index, deletable int64) (int64, error) {
+	stops, err := i.Stops(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var without []backup.SnapshotID
+	for n := range stops {
+		without = append(without, stops[n].Snapshots...)
+	}
+	if len(without) == 0 {
+		return 0, nil
+	}
+	then, err := a.frees(ctx, i, without)
+	return max(0, then.Deletable-deletable), err
 }
 
 // count reads what needs no search of references.
@@ -93,7 +119,7 @@ func (s *space) count(ctx context.Context, i index.Index) error {
 	if err != nil {
 		return err
 	}
-	s.now, s.waiting, s.forgotten, s.shards = work.Now, work.Deleting, len(forgotten), len(needed)
+	s.now, s.condemned, s.rowsSince, s.forgotten, s.shards = work.Now, work.CondemnedSince, work.RowsSince, len(forgotten), len(needed)
 	for _, numbers := range needed {
 		s.snapshots += len(numbers)
 	}
@@ -126,8 +152,14 @@ func (s *space) rows(row rowFunc) {
 	} else {
 		row("unused", "%s (%s); the next prune frees %s", size(unused), percent(unused, stored), size(s.Bytes+s.Freed))
 	}
-	if !s.waiting.IsZero() {
-		row("waiting", "packs have waited for their deletion since %s", happened(s.waiting, s.now))
+	if s.stopped > 0 {
+		row("stopped", "forgetting that waits for a confirmation would free %s more (bctl confirm ls)", size(s.stopped))
+	}
+	if !s.condemned.IsZero() {
+		row("waiting", "condemned packs have waited for their deletion since %s", happened(s.condemned, s.now))
+	}
+	if !s.rowsSince.IsZero() {
+		row("waiting", "rows of deleted packs have waited for running snapshots since %s", happened(s.rowsSince, s.now))
 	}
 	row("freed", "%s in the last day, %s in 30 days, %s in 400 days", size(s.lastDay), size(s.last30Days), size(s.last400Days))
 	if s.last == nil {
@@ -148,7 +180,9 @@ type statsJSON struct {
 	StoredBytes        int64          `json:"stored_bytes"`
 	UnusedBytes        int64          `json:"unused_bytes"`
 	PrunableBytes      int64          `json:"prunable_bytes"` // what the next prune frees
-	DeletingSince      *string        `json:"deleting_since"` // of the oldest pack that waits for its deletion
+	StoppedBytes       int64          `json:"stopped_bytes"`  // what it would free in addition after bctl confirm
+	DeletingSince      *string        `json:"deleting_since"` // when the oldest pack was condemned that waits for the deletion of its object
+	RowsSince          *string        `json:"rows_since"`     // when the oldest pack was deleted whose row waits for running snapshots
 	FreedBytes         freedBytesJSON `json:"freed_bytes"`
 	LastPrune          *lastPruneJSON `json:"last_prune"` // null: never
 }
@@ -172,7 +206,8 @@ type lastPruneJSON struct {
 func newStatsJSON(s *space) statsJSON {
 	j := statsJSON{
 		Type: "stats", Shards: s.shards, Snapshots: s.snapshots, ForgottenSnapshots: s.forgotten, Packs: s.KeptPacks + s.Packs,
-		StoredBytes: s.stored(), UnusedBytes: s.unusedNow(), PrunableBytes: s.Bytes + s.Freed, DeletingSince: jsonTime(s.waiting),
+		StoredBytes: s.stored(), UnusedBytes: s.unusedNow(), PrunableBytes: s.Deletable, StoppedBytes: s.stopped,
+		DeletingSince: jsonTime(s.condemned), RowsSince: jsonTime(s.rowsSince),
 		FreedBytes: freedBytesJSON{s.lastDay, s.last30Days, s.last400Days},
 	}
 	if p := s.last; p != nil {

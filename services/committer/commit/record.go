@@ -90,9 +90,16 @@ func (s *Service) writeCatalog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	newest, err := s.newestCatalog(ctx)
+	if err != nil {
+		return err
+	}
+	newest = max(newest, written.Sequence)
 	err = backup.ErrExists
-	for errors.Is(err, backup.ErrExists) { // written by an index that was older
-		next.Sequence++
+	for errors.Is(err, backup.ErrExists) { // written at this moment, by an index that was older
+		if next.Sequence, err = s.Index.NextCatalog(ctx, newest); err != nil {
+			return err
+		}
 		data, encodeErr := journal.EncodeCatalog(s.Keys, next.Sequence, now, catalog)
 		if encodeErr != nil {
 			return encodeErr
@@ -103,6 +110,23 @@ func (s *Service) writeCatalog(ctx context.Context) error {
 		return err
 	}
 	return s.Index.CatalogWritten(ctx, next)
+}
+
+// maxSequence bounds the sequences that are believed: nobody comes near it by writing catalogs.
+const maxSequence = 1 << 62
+
+// newestCatalog returns the greatest sequence of the catalogs in the store. The index may be older than
+// the store, and old catalogs are deleted: a number that is free may have been used.
+func (s *Service) newestCatalog(ctx context.Context) (newest int64, err error) {
+	for o, err := range s.Store.List(ctx, store.CatalogPrefix) {
+		if err != nil {
+			return 0, err
+		}
+		if sequence, ok := store.ParseCatalogName(o.Name); ok && sequence < maxSequence {
+			newest = max(newest, sequence)
+		}
+	}
+	return newest, nil
 }
 
 // catalog returns the operators' settings, and the snapshots that are forgotten.

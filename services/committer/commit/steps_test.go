@@ -69,6 +69,11 @@ func (x *stepIndex) Recorded(ctx context.Context, id backup.SnapshotID) error {
 	return x.step("recorded", func() error { return x.Index.Recorded(ctx, id) })
 }
 
+func (x *stepIndex) NextCatalog(ctx context.Context, newest int64) (next int64, err error) {
+	err = x.step("next catalog", func() error { next, err = x.Index.NextCatalog(ctx, newest); return err })
+	return next, err
+}
+
 func (x *stepIndex) CatalogWritten(ctx context.Context, c index.WrittenCatalog) error {
 	return x.step("catalog written", func() error { return x.Index.CatalogWritten(ctx, c) })
 }

@@ -1,9 +1,11 @@
 // Package sweep is the pruner: it deletes what no snapshot needs, pass after pass.
 //
 // Any number of pruners may run. One of them leads during a pass, and the others wait. A pass
-// begins at once, and then whenever a snapshot was forgotten or has ended, or an operator has
-// confirmed what the brake has stopped, which the index reports cheaply. Also, one begins after an
-// interval, because a hold, a restore in progress or a filter's error may have kept something.
+// begins whenever a snapshot was forgotten or has ended, a shard was retired, a restore of a forgotten
+// snapshot has ended, or an operator has confirmed what the brake has stopped. One query shows whether
+// any of that has happened since the last complete pass of any pruner, so an idle fleet costs one query
+// per poll. While the last pass was not complete (it failed, the brake has stopped it, or memory did
+// not suffice), another one begins after an interval.
 //
 // Between passes, a pruner sweeps the store for orphans: one section at a time, so that it has seen
 // all of the store after about a day.
@@ -16,6 +18,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/process/health"
@@ -32,6 +35,7 @@ const (
 	defaultPoll      = 30 * time.Second
 	// sectionEvery is the time between two sections of the sweep.
 	sectionEvery = 24 * time.Hour / prune.Sections
+	measureEvery = 24 * time.Hour
 )
 
 // stepWithin is how long the pruner may make no progress. Its longest step reads all places of
@@ -41,7 +45,7 @@ const stepWithin = 2 * time.Hour
 // Options are the settings of a Sweeper.
 type Options struct {
 	Worker    string        // name of this process, for display
-	Interval  time.Duration // maximum time between two passes
+	Interval  time.Duration // until the next pass after one that was not complete
 	MaxMemory int           // MiB of the marks
 	MaxUnused int           // percent of the stored bytes that may stay unused
 	Poll      time.Duration // interval of the cheap test; 0: 30 s, or Interval if that is shorter
@@ -59,10 +63,12 @@ type Sweeper struct {
 	holder string
 	beat   *health.Beat
 
-	done index.PruneWork // as it was before the last complete pass
-	last time.Time       // when that ended
+	done index.PruneState // as it was before the last pass
+	last time.Time        // when that ended; zero: there was none, or another one is due
 
-	swept time.Time // when this process has swept a section
+	swept    time.Time // when this process has swept a section
+	stop     int64     // the newest of the stops of which it has measured what they would free
+	measured time.Time // when it has
 }
 
 // New returns a Sweeper.
@@ -82,6 +88,7 @@ func New(idx prune.Index, s store.Store, o Options) *Sweeper {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	o.Metrics.MayStayUnused(float64(o.MaxUnused) / 100)
 	return &Sweeper{index: idx, store: s, opts: o, holder: o.Worker + "-" + rand.Text()[:8]}
 }
 
@@ -109,17 +116,17 @@ func (s *Sweeper) Look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	age := time.Duration(0)
-	if !work.Deleting.IsZero() {
-		age = max(0, work.Now.Sub(work.Deleting))
+	s.opts.Metrics.Waiting(age(work.CondemnedSince, work.Now), age(work.RowsSince, work.Now))
+	if prune.Idle(work, s.options()) {
+		s.opts.Metrics.Space(work.Kept, work.Unused, 0)
+		return s.rest(ctx)
 	}
-	s.opts.Metrics.Condemned(age)
-	if !s.last.IsZero() && work.Forgotten == s.done.Forgotten && work.Ended == s.done.Ended && work.Confirmed == s.done.Confirmed && time.Since(s.last) < s.opts.Interval {
-		s.opts.Metrics.Well(time.Now())
-		return s.section(ctx)
+	if !s.last.IsZero() && work.State == s.done && time.Since(s.last) < s.opts.Interval {
+		return s.rest(ctx)
 	}
+	again := false
 	var stopped *index.StoppedError
-	switch err := s.pass(ctx); {
+	switch again, err = s.pass(ctx); {
 	case errors.As(err, &stopped):
 		if stopped.New {
 			s.opts.Log.Warn("the brake has stopped pruning until operators confirm it (bctl confirm)", "stop", stopped.ID, "bytes", stopped.Bytes, "stored", stopped.OfBytes)
@@ -131,8 +138,67 @@ func (s *Sweeper) Look(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	s.done, s.last = work, time.Now()
+	s.done, s.last = work.State, time.Now()
 	s.opts.Metrics.Well(s.last)
+	if again {
+		s.last = time.Time{}
+	}
+	return nil
+}
+
+// age returns how long something has lasted that began at since; 0: it has not begun.
+func age(since, now time.Time) time.Duration {
+	if since.IsZero() {
+		return 0
+	}
+	return max(0, now.Sub(since))
+}
+
+// rest does what is left to do while there is nothing to delete.
+func (s *Sweeper) rest(ctx context.Context) error {
+	s.opts.Metrics.Well(time.Now())
+	if err := s.measureStopped(ctx); err != nil {
+		return err
+	}
+	return s.section(ctx)
+}
+
+// measureStopped finds out what the forgetting would free that the brake has stopped. Policies forget
+// all else at once, so nothing else is waiting to be forgotten. It takes as long as a pass: it is done
+// when the stops have changed, but once a day at most, and never while there are none.
+func (s *Sweeper) measureStopped(ctx context.Context) error {
+	stops, err := s.index.Stops(ctx)
+	if err != nil {
+		return err
+	}
+	var without []backup.SnapshotID
+	latest := int64(0)
+	for i := range stops {
+		if stops[i].Shard != 0 {
+			without, latest = append(without, stops[i].Snapshots...), max(latest, stops[i].ID)
+		}
+	}
+	switch {
+	case len(without) == 0:
+		s.opts.Metrics.Stopped(0)
+		s.stop = 0
+		return nil
+	case latest == s.stop || !s.measured.IsZero() && time.Since(s.measured) < measureEvery:
+		return nil
+	}
+	o := s.options()
+	o.DryRun = true
+	now, err := prune.Run(ctx, o)
+	if err != nil {
+		return err
+	}
+	o.Without = without
+	then, err := prune.Run(ctx, o)
+	if err != nil {
+		return err
+	}
+	s.opts.Metrics.Stopped(max(0, then.Deletable-now.Deletable))
+	s.stop, s.measured = latest, time.Now()
 	return nil
 }
 
@@ -160,21 +226,25 @@ func (s *Sweeper) section(ctx context.Context) error {
 	return nil
 }
 
-func (s *Sweeper) pass(ctx context.Context) error {
+// pass makes a pass. again: another one may find more at once.
+func (s *Sweeper) pass(ctx context.Context) (again bool, err error) {
 	began := time.Now()
-	result, err := prune.Run(ctx, s.options())
+	o := s.options()
+	o.Found = func(r prune.Summary) { s.opts.Metrics.Space(r.KeptBytes, r.Unused, r.Deletable) }
+	result, err := prune.Run(ctx, o)
 	s.opts.Metrics.Deleted(result.Packs, result.Bytes, result.Versions, result.Snapshots)
 	s.opts.Metrics.Thinned(result.Thinned, result.Freed, result.Copied)
 	if err != nil {
-		return err
+		return false, err
 	}
 	took := time.Since(began)
-	s.opts.Metrics.Passed(took, result.KeptBytes, result.Unused)
+	s.opts.Metrics.Passed(took)
+	s.opts.Metrics.Space(result.KeptBytes, result.Unused, 0)
 	if result.Packs+result.Thinned+result.Snapshots == 0 && result.Versions == 0 {
 		s.opts.Log.Debug("nothing to prune", "seconds", took.Seconds())
-		return nil
+		return result.Again, nil
 	}
 	s.opts.Log.Info("pruned", "packs", result.Packs, "bytes", result.Bytes, "thinned", result.Thinned, "freed", result.Freed, "copied", result.Copied,
 		"versions", result.Versions, "snapshots", result.Snapshots, "kept", result.KeptBytes, "unused", result.Unused, "seconds", took.Seconds())
-	return nil
+	return result.Again, nil
 }

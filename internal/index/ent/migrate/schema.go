@@ -188,6 +188,14 @@ var (
 				},
 			},
 			{
+				Name:    "snapshot_forgotten",
+				Unique:  false,
+				Columns: []*schema.Column{SnapshotsColumns[55]},
+				Annotation: &entsql.IndexAnnotation{
+					Where: "forgotten IS NOT NULL",
+				},
+			},
+			{
 				Name:    "snapshot_sort_time_shard_id_number_filer_id",
 				Unique:  false,
 				Columns: []*schema.Column{SnapshotsColumns[10], SnapshotsColumns[55], SnapshotsColumns[2], SnapshotsColumns[1]},
