@@ -272,6 +272,9 @@ func (r *Running) Ended() bool {
 	}
 }
 
+// Done is closed when the command has ended.
+func (r *Running) Done() <-chan struct{} { return r.ended }
+
 // Stderr is what the command has written to standard error so far.
 func (r *Running) Stderr() string { return r.stderr.String() }
 

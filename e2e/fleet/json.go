@@ -18,6 +18,7 @@ type Summary struct {
 type Snapshot struct {
 	ID, Filer, Shard, State, Reason string
 	Source                          string // in snapshot show
+	Tags                            []string
 	Number, Base                    int64
 	Files, Directories, Bytes       int64
 	NewBytes                        int64 `json:"new_bytes"`

@@ -14,8 +14,8 @@ import (
 // too: what both are made of is then compiled once.
 //
 // The path outlives the test binary. The next build has nothing to do there if
-// nothing changed, and replaces the program if something did.
-func Build(name, pkg string) (program string, err error) {
+// nothing changed, and replaces the program if something did. flags are more flags of go build.
+func Build(name, pkg string, flags ...string) (program string, err error) {
 	root, err := moduleRoot()
 	if err != nil {
 		return "", err
@@ -24,7 +24,7 @@ func Build(name, pkg string) (program string, err error) {
 	if err != nil {
 		return "", err
 	}
-	flags := []string{"build", "-buildvcs=false"}
+	flags = append([]string{"build", "-buildvcs=false"}, flags...)
 	if Race {
 		name, flags = name+"-race", append(flags, "-race")
 	}

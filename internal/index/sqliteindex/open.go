@@ -116,7 +116,7 @@ var dialectSQLite = entindex.Dialect{
 		}
 		return string(list)
 	},
-	Now: "CAST(unixepoch('now', 'subsec') * 1000000 AS INTEGER)",
+	Now: nowOf(clockShift()),
 	Rows: func(n int, name string, columns ...string) string {
 		list := make([]string, len(columns))
 		for i, column := range columns {
@@ -164,7 +164,18 @@ func (b *backend) Client() *ent.Client { return b.client }
 func (b *backend) Dialect() *entindex.Dialect { return &dialectSQLite }
 
 // Clock implements entindex.Backend. SQLite uses the clock of the machine.
-func (b *backend) Clock(context.Context) (time.Time, error) { return time.Now().UTC(), nil }
+func (b *backend) Clock(context.Context) (time.Time, error) {
+	return time.Now().Add(clockShift()).UTC(), nil
+}
+
+// nowOf returns the expression for the time of Clock, in microseconds.
+func nowOf(shift time.Duration) string {
+	now := "CAST(unixepoch('now', 'subsec') * 1000000 AS INTEGER)"
+	if shift != 0 {
+		now = fmt.Sprintf("(%s + (%d))", now, shift.Microseconds())
+	}
+	return now
+}
 
 func (b *backend) Close() error {
 	var err error
