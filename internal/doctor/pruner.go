@@ -44,7 +44,7 @@ func pruner(ctx context.Context, p *Parts) Finding {
 		}
 	}
 	switch n := len(prunes); {
-	case waits == 0 && work.Deleting.IsZero():
+	case waits == 0 && work.Condemned == 0:
 		return ok("nothing that is forgotten waits for a pruner")
 	case n == 0:
 		return warn("start a pruner (bctl pruner)", "%s not yet deleted, and nothing was ever pruned", plural(waits, "forgotten snapshot"))

@@ -41,7 +41,7 @@ func waitsForPruner(ctx context.Context, i index.Index) (unpruned, error) {
 	if err != nil {
 		return unpruned{}, err
 	}
-	u := unpruned{packs: !work.Deleting.IsZero(), now: work.Now}
+	u := unpruned{packs: work.Condemned > 0, now: work.Now}
 	for n := range forgotten {
 		if !forgotten[n].Needed {
 			u.snapshots++
