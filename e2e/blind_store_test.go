@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/bctl/bctl/e2e/fleet"
 )
@@ -45,10 +46,19 @@ func TestReaderWithoutAStore(t *testing.T) {
 		fleet.Await(t, "the reader is ready", ready(http.StatusOK, "ok"))
 		fault.begin()
 		said := strings.Count(reader.Output(), "takes no new work")
-		for !ready(http.StatusServiceUnavailable, fault.says)() || strings.Count(reader.Output(), "takes no new work") == said {
-			backUp() // it may have a part in this one
+		knows := func() bool { return strings.Count(reader.Output(), "takes no new work") > said }
+		before := count(t, metrics, "bctl_retries_total", `work="batch"`)
+		for !ready(http.StatusServiceUnavailable, fault.says)() || !knows() {
+			round++
+			generate(t, filepath.Join(tree, fmt.Sprint(round)), round, shape{directories: 60, files: 5, meanBytes: 6000})
+			settle(t)
+			running, _ := f.StartBackup(tree) // it may have a part in this one
+			fleet.Await(t, "the reader to know, or the backup to end", func() bool { return knows() || running.Ended() })
+			if knows() {
+				handsBack(t, metrics, before)
+			}
+			check(t, f, running.Wait(), tree)
 		}
-		backUp() // then it has nothing in hand any more
 		fleet.Await(t, "status to name the reader, and why", func() bool {
 			line, _, _ := strings.Cut(f.Must("status").Stdout, "\n")
 			return strings.HasPrefix(line, "WARNING  readers at site default: "+reader.Name+": not ready: ") && strings.Contains(line, fault.says)
@@ -67,5 +77,24 @@ func TestReaderWithoutAStore(t *testing.T) {
 		for !ready(http.StatusOK, "ok")() {
 			backUp()
 		}
+	}
+}
+
+// handsBack checks that a reader which knows that its store refuses writes has nothing in hand any
+// more in less than the time for which its uploads would be repeated, which is 60 s, and that it has
+// handed batches back. At the same time, it may take one as a test.
+func handsBack(t *testing.T, metrics string, before float64) {
+	t.Helper()
+	const within = 15 * time.Second
+	known := time.Now()
+	fleet.Await(t, "the reader to have nothing in hand", func() bool { return count(t, metrics, "bctl_worker_in_hand", `work="batch"`) == 0 })
+	took := time.Since(known)
+	handed := count(t, metrics, "bctl_retries_total", `work="batch"`) - before
+	t.Logf("%v batches are handed back %.1f s after the reader knew", handed, took.Seconds())
+	if took > within {
+		t.Errorf("nothing is in hand after %v, want %v", took, within)
+	}
+	if handed == 0 {
+		t.Error("no batch was handed back")
 	}
 }
