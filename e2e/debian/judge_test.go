@@ -140,7 +140,8 @@ test ! -e /var/lib/postgresql/15/main
 func (r *reading) hasItsIndexBack(t *testing.T) {
 	t.Helper()
 	r.main.run(t, `
-bctl restore latest --filer files --shard /home --identity /root/fleet/admin/identity.txt --target /var/tmp/before
+before=$(bctl snapshot ls --filer files --shard /home --json | tail --lines 2 | head --lines 1 | jq --raw-output .id)
+bctl restore "$before" --identity /root/fleet/admin/identity.txt --target /var/tmp/before
 test ! -e /var/tmp/before/alice/after
 grep 'round 2' /var/tmp/before/alice/new
 diff --recursive --no-dereference --exclude after /home /var/tmp/before

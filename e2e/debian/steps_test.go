@@ -173,6 +173,10 @@ func TestFleetsShareNATS(t *testing.T) {
 	if _, err := fleets["fleet2"].StreamInfo("BCTL_WALK"); err == nil {
 		t.Error("a fleet sees the streams of the other")
 	}
+	// The page says which directory to remove, so that an account has no streams any more.
+	if _, err := os.Stat(filepath.Join(directory, "jetstream", "jetstream", "fleet1", "streams", "BCTL_WALK")); err != nil {
+		t.Error(err)
+	}
 }
 
 // await tries until that works.

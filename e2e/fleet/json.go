@@ -12,6 +12,7 @@ type Summary struct {
 	ReadBytes                             int64 `json:"read_bytes"`
 	StatCalls                             int64 `json:"stat_calls"`
 	Errors                                int64
+	ElapsedSeconds                        float64 `json:"elapsed_seconds"`
 }
 
 // Snapshot is a line of snapshot ls --json, or the object of snapshot show --json.

@@ -100,7 +100,7 @@ type Worker struct {
 	Workers     int           `yaml:"workers" default:"0" means:"one per CPU" doc:"Reader: goroutines that compress and seal."`
 	Linger      time.Duration `yaml:"linger" default:"0s" means:"100ms" doc:"Reader: how long a pack that is not full waits for more content."`
 	Lease       time.Duration `yaml:"lease" default:"0s" means:"60s" doc:"Committer: how long a worker may not report its work in progress until that is reassigned. Work of a worker whose process died is reassigned sooner."`
-	QueueLease  time.Duration `yaml:"queue_lease" default:"0s" means:"10m" doc:"Committer: how long work may wait in a queue until it is assigned again."`
+	QueueLease  time.Duration `yaml:"queue_lease" default:"0s" means:"10m" doc:"Committer: how long work may wait in a queue until it is assigned again. Set it alike on all committers."`
 	Poll        time.Duration `yaml:"poll" default:"0s" means:"250ms" doc:"Committer: interval between searches for open work."`
 	Queued      int           `yaml:"queued" default:"0" means:"512" doc:"Committer: maximum tasks, and maximum batches, that are assigned at a time."`
 	MaxRunning  int           `yaml:"max_running" default:"0" means:"64" doc:"Committer: maximum running snapshots per site; policies start no more than that."`

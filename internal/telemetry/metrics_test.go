@@ -90,7 +90,7 @@ func TestOnlyTheKeeperTellsOfTheFleet(t *testing.T) {
 		asked++
 		return &Fleet{
 			Filers: []index.FilerStatus{{Filer: backup.Filer{ID: 1, Name: "nas1", Site: "berlin"}, Tasks: 3, Batches: 1, Load: backup.Load{WalkSlots: 7}}},
-			Shards: []index.ShardStatus{{Shard: backup.Shard{Name: "home"}, Filer: backup.Filer{Name: "nas1"}, Time: time.Unix(1000, 0)}},
+			Shards: []index.ShardStatus{{Shard: backup.Shard{Name: "home"}, Filer: backup.Filer{Name: "nas1"}, Time: time.Unix(1000, 0), Plan: index.Plan{Deadline: time.Unix(2000, 0)}}},
 			Running: []backup.Snapshot{{
 				Filer: backup.Filer{Site: "berlin"}, TasksAnnounced: 10, TasksSettled: 2, BatchesAnnounced: 1, BatchesSettled: 1,
 			}},
@@ -126,7 +126,8 @@ func TestOnlyTheKeeperTellsOfTheFleet(t *testing.T) {
 		if text = scrape(t, m); strings.Contains(text, "bctl_filer_") || strings.Contains(text, "bctl_fleet_work") {
 			t.Errorf("tells what it does not know:\n%s", text)
 		}
-		wants(t, text, `bctl_fleet_up 0`, `bctl_shard_last_good_timestamp_seconds{filer="nas1",shard="home"} 1000`)
+		wants(t, text, `bctl_fleet_up 0`, `bctl_shard_last_good_timestamp_seconds{filer="nas1",shard="home"} 1000`,
+			`bctl_shard_deadline_timestamp_seconds{filer="nas1",shard="home"} 2000`)
 		if !strings.Contains(text, "\nbctl_fleet_known_timestamp_seconds 1") {
 			t.Error("how old it is does not show")
 		}

@@ -23,7 +23,7 @@ const (
 
 // Service is a service's description of itself. It is sent when the service starts, every few
 // seconds, when asked on bctl.v1.ask, and when it stops. Its subject is
-// bctl.v1.service.<role>.<site>, or bctl.v1.service.committer; NATS lets each role publish only to
+// bctl.v1.service.<role>.<site>, or without a site for committers and pruners; NATS lets each publish only to
 // its own.
 type Service struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`

@@ -207,8 +207,9 @@ func (s *Service) expireFuture(ctx context.Context) error {
 	return err
 }
 
-// longLease is longer than the leases of any committer of the fleet, whatever its settings.
-const longLease = 24 * time.Hour
+// longLease is longer than the leases of the other committers of the fleet, whose settings may
+// differ from this one's.
+const longLease = time.Hour
 
 // expireLeases ends the leases of all work, and returns the number of running snapshots.
 func (s *Service) expireLeases(ctx context.Context) (snapshots int, err error) {

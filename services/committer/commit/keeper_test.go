@@ -119,13 +119,19 @@ func TestStreamsAreDeletedInMidRun(t *testing.T) {
 	f.wantDone(snap.ID, directories)
 }
 
-// Work that was assigned by a clock that was a year ahead is assigned again at once, and not in a
-// year.
+// Work that was assigned by a clock that was ahead, by two hours or by a year, is assigned again at
+// once.
 func TestWorkOfTheFutureIsHandedOut(t *testing.T) {
+	for _, by := range []time.Duration{2 * time.Hour, 365 * 24 * time.Hour} {
+		t.Run(by.String(), func(t *testing.T) { testWorkOfTheFuture(t, by) })
+	}
+}
+
+func testWorkOfTheFuture(t *testing.T, by time.Duration) {
 	f := newFixture(t)
 	conn, _ := f.queue()
 	snap := f.begin()
-	ahead := index.Claim{Lease: time.Minute, Limit: 10, Now: time.Now().AddDate(1, 0, 0)}
+	ahead := index.Claim{Lease: time.Minute, Limit: 10, Now: time.Now().Add(by)}
 	if n := len(value(f.idx.ClaimTasks(f.ctx, ahead))(f)); n != 1 {
 		t.Fatalf("claimed %d tasks, want the first", n)
 	}

@@ -1,8 +1,12 @@
 package read
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -385,5 +389,34 @@ func TestStalledBatchGivesBackItsSlots(t *testing.T) {
 	b.end()
 	if s.inHand.Taken() != 0 {
 		t.Error("the batch gives back what it has not got")
+	}
+}
+
+// The lines about a stall name filer, shard, snapshot and batch, with the keys of all other events.
+func TestLinesOfAStall(t *testing.T) {
+	f := newFixture(t, twoDirectories)
+	var log bytes.Buffer
+	s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, Options{
+		Linger: time.Millisecond, StallAfter: 50 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	f.reader = s
+	begun, release := f.unsteady().hang(t, "hangs")
+	r := runReader(t, s)
+	msg := f.batchOf("bad")
+	msg.Job.FilerName, msg.Job.ShardName = "nas1", "home"
+	d := r.give(msg)
+	<-begun
+	d.wants(t, "stalled")
+	release()
+	d.wants(t, "acknowledged")
+	r.stopped()
+	of := fmt.Sprintf(" filer=nas1 shard=home snapshot=%s batch=%d", f.snap.ID.Short(), msg.ID)
+	for _, event := range []string{
+		`msg="the filer does not answer: its read batches are stalled"` + of + "\n",
+		`msg="the filer answers again"` + of + " seconds=",
+	} {
+		if got := strings.Count(log.String(), event); got != 1 {
+			t.Errorf("%d lines with %s, want one:\n%s", got, event, &log)
+		}
 	}
 }
