@@ -174,7 +174,7 @@ END $$;
 CREATE OR REPLACE TRIGGER bctl_stamp_hold BEFORE INSERT ON holds FOR EACH ROW
     WHEN (NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_stamp_hold();
 
--- The second subjects of holds are those of bctl before version 12.
+-- The second subjects of holds are those of bctl before version 16 of the schema.
 CREATE OR REPLACE FUNCTION bctl_check_logged() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
 DECLARE
     row record := coalesce(NEW, OLD);

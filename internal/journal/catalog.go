@@ -11,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A Catalog holds what operators have set: filers, shards, policies, and which snapshots are
-// forgotten.
+// A Catalog has what operators have set: filers, shards, policies, which snapshots are forgotten, and
+// what is on hold.
 type Catalog struct {
 	Filers   []CatalogFiler
 	Shards   []CatalogShard
@@ -20,6 +20,7 @@ type Catalog struct {
 	// Forgotten are the forgotten snapshots that are not removed yet. Some have a commit record,
 	// because a chain of segments goes through them.
 	Forgotten []backup.SnapshotID
+	Holds     []CatalogHold
 }
 
 // A CatalogHeader is the header of a catalog. The catalog with the greatest Sequence is the current
@@ -33,6 +34,7 @@ type CatalogHeader struct {
 	Policies int       `json:"policies"`
 	// Forgotten is the number of these records; earlier versions of bctl wrote none.
 	Forgotten int `json:"forgotten,omitempty"`
+	Holds     int `json:"holds,omitempty"` // likewise
 }
 
 // A CatalogFiler is a filer.
@@ -144,10 +146,12 @@ type catalogLine struct {
 	Shard  *CatalogShard  `json:"shard,omitempty"`
 	Policy *CatalogPolicy `json:"policy,omitempty"`
 	// Forgotten is the id of a snapshot.
-	Forgotten string `json:"forgotten,omitempty"`
+	Forgotten string       `json:"forgotten,omitempty"`
+	Hold      *CatalogHold `json:"hold,omitempty"`
 }
 
-// Lines returns the catalog as lines of JSON, one per filer, shard, policy and forgotten snapshot.
+// Lines returns the catalog as lines of JSON, one per filer, shard, policy, forgotten snapshot and
+// hold.
 // The same catalog in the same order gives the same lines.
 func (c *Catalog) Lines() ([]byte, error) {
 	var lines []catalogLine
@@ -162,6 +166,9 @@ func (c *Catalog) Lines() ([]byte, error) {
 	}
 	for _, id := range c.Forgotten {
 		lines = append(lines, catalogLine{Forgotten: id.String()})
+	}
+	for i := range c.Holds {
+		lines = append(lines, catalogLine{Hold: &c.Holds[i]})
 	}
 	var b []byte
 	for i := range lines {
@@ -203,6 +210,7 @@ func EncodeCatalog(keys Keys, sequence int64, written time.Time, c *Catalog) ([]
 	}
 	header := CatalogHeader{
 		Version: version, Sequence: sequence, Written: written.UTC(), Filers: len(c.Filers), Shards: len(c.Shards), Policies: len(c.Policies), Forgotten: len(c.Forgotten),
+		Holds: len(c.Holds),
 	}
 	return o.finish(header, catalogID(sequence), store.CatalogName(sequence))
 }
@@ -241,9 +249,14 @@ func OpenCatalog(data []byte, sequence int64, trust Trust) (h CatalogHeader, c *
 				return h, nil, fmt.Errorf("%s: %w", name, err)
 			}
 			c.Forgotten = append(c.Forgotten, id)
+		case line.Hold != nil:
+			if err := line.Hold.check(); err != nil {
+				return h, nil, fmt.Errorf("%s: %w", name, err)
+			}
+			c.Holds = append(c.Holds, *line.Hold)
 		}
 	}
-	if h.Sequence != sequence || len(c.Filers) != h.Filers || len(c.Shards) != h.Shards || len(c.Policies) != h.Policies || len(c.Forgotten) != h.Forgotten {
+	if h.Sequence != sequence || len(c.Filers) != h.Filers || len(c.Shards) != h.Shards || len(c.Policies) != h.Policies || len(c.Forgotten) != h.Forgotten || len(c.Holds) != h.Holds {
 		return h, nil, fmt.Errorf("%s: its content does not match its header: %w", name, backup.ErrCorrupt)
 	}
 	return h, c, nil

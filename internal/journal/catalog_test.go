@@ -39,14 +39,28 @@ func exampleCatalog() *Catalog {
 		Shards:    []CatalogShard{ShardOf(&shard, "filer-1"), ShardOf(&backup.Shard{Key: backup.ShardKey{1}, Name: "s", Source: "posix:///s"}, "plain")},
 		Policies:  []CatalogPolicy{PolicyOf(&policy), PolicyOf(&backup.Policy{Name: "none", Schedule: "@daily"})},
 		Forgotten: []backup.SnapshotID{{1, 15: 2}, {3}},
+		Holds:     exampleHolds(),
 	}
+}
+
+// exampleHolds are holds on a snapshot, on a shard, and on paths, one of which is not UTF-8.
+func exampleHolds() []CatalogHold {
+	shard := backup.ShardKey{0x5a, 15: 1}.String()
+	holds := []CatalogHold{
+		{ID: 1, Snapshot: backup.SnapshotID{1, 15: 2}.String(), By: "a@b", Since: written},
+		{ID: 2, Shard: shard, Reason: "case 12", By: "a@b", Login: "operator@a", Since: written},
+		{ID: 3, Shard: shard, By: "a@b", Since: written}, {ID: 4, Shard: shard, By: "a@b", Since: written},
+	}
+	holds[2].SetPath("home/alice")
+	holds[3].SetPath("home/\xff")
+	return holds
 }
 
 // goldenCatalog is the example as of when the golden files were written, without later additions.
 func goldenCatalog() *Catalog {
 	c := exampleCatalog()
 	c.Filers[0].FloorPercent, c.Policies[0].FloorPercent = 0, 0
-	c.Forgotten = nil
+	c.Forgotten, c.Holds = nil, nil
 	return c
 }
 
@@ -63,7 +77,7 @@ func TestCatalogComesBack(t *testing.T) {
 	k := newKeys(t)
 	for _, want := range []*Catalog{exampleCatalog(), {}} {
 		h, got, err := OpenCatalog(encodeCatalog(t, k, want), sequence, k.trust())
-		header := CatalogHeader{version, sequence, written, len(want.Filers), len(want.Shards), len(want.Policies), len(want.Forgotten)}
+		header := CatalogHeader{version, sequence, written, len(want.Filers), len(want.Shards), len(want.Policies), len(want.Forgotten), len(want.Holds)}
 		if err != nil || h != header || !reflect.DeepEqual(got, want) {
 			t.Errorf("%v, %+v\ngot  %+v\nwant %+v", err, h, got, want)
 		}
@@ -112,7 +126,7 @@ func TestLinesAreTheSameForTheSameCatalog(t *testing.T) {
 		t.Fatal(err)
 	}
 	two, err := exampleCatalog().Lines()
-	if err != nil || !bytes.Equal(one, two) || bytes.Count(one, []byte("\n")) != 8 {
+	if err != nil || !bytes.Equal(one, two) || bytes.Count(one, []byte("\n")) != 12 {
 		t.Errorf("%v\n%s\n%s", err, one, two)
 	}
 }
@@ -134,6 +148,36 @@ func TestCatalogsBeginWithOne(t *testing.T) {
 	for _, n := range []int64{0, -1, math.MinInt64} {
 		if _, err := EncodeCatalog(newKeys(t).Keys, n, written, &Catalog{}); !errors.Is(err, backup.ErrInvalid) {
 			t.Errorf("catalog %d: %v", n, err)
+		}
+	}
+}
+
+// A path comes back, whatever its bytes are, and what is no hold is refused.
+func TestHoldsOfACatalog(t *testing.T) {
+	k := newKeys(t)
+	_, c, err := OpenCatalog(encodeCatalog(t, k, exampleCatalog()), sequence, k.trust())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range []string{"", "", "home/alice", "home/\xff"} {
+		if path, err := c.Holds[n].PathOnHold(); err != nil || path != want {
+			t.Errorf("hold %d: path %q, %v; want %q", n, path, err, want)
+		}
+	}
+	good := exampleHolds()
+	for n, change := range []func(*CatalogHold){
+		func(h *CatalogHold) { h.ID = 0 },
+		func(h *CatalogHold) { h.Snapshot = good[0].Snapshot },
+		func(h *CatalogHold) { h.Shard = "" },
+		func(h *CatalogHold) { h.Shard = "x" },
+		func(h *CatalogHold) { h.Shard, h.Snapshot = "", good[0].Snapshot },
+		func(h *CatalogHold) { h.Path = "../x" },
+		func(h *CatalogHold) { h.PathBytes = "?" },
+	} {
+		bad := good[2]
+		change(&bad)
+		if _, _, err := OpenCatalog(encodeCatalog(t, k, &Catalog{Holds: []CatalogHold{bad}}), sequence, k.trust()); !errors.Is(err, backup.ErrCorrupt) {
+			t.Errorf("change %d: error %v", n, err)
 		}
 	}
 }

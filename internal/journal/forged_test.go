@@ -297,7 +297,9 @@ func TestMalformedCatalogs(t *testing.T) {
 		want   error
 	}{
 		"valid":                    {[]string{header(), line}, nil},
-		"a line of another":        {[]string{header(), line + `{"hold":{}}`}, nil},
+		"a line of another":        {[]string{header(), line + `{"later":{}}`}, nil},
+		"a hold of nothing":        {[]string{header(`"policies":0`, `"policies":0,"holds":1`), line + `{"hold":{"id":1}}`}, backup.ErrCorrupt},
+		"a hold less":              {[]string{header(`"policies":0`, `"policies":0,"holds":1`), line}, backup.ErrCorrupt},
 		"header is no JSON":        {[]string{"x"}, backup.ErrCorrupt},
 		"later version":            {[]string{header(`"version":1`, `"version":2`), line}, backup.ErrInvalid},
 		"another sequence":         {[]string{header("4660", "4661"), line}, backup.ErrCorrupt},

@@ -42,11 +42,23 @@ func Check(ctx context.Context, s store.Store, i Index) (Object, error) {
 	if err != nil {
 		return o, err
 	}
+	if err := CheckVersion(&r); err != nil {
+		return o, err
+	}
 	if r.ID != o.ID {
 		return o, fmt.Errorf("the index belongs to repository %v, but %v holds %v: %w", r.ID, s, o.ID, backup.ErrWrongKey)
 	}
 	err = o.CheckSigner(seal.Signer(r.Signer), "the index")
 	return o, err
+}
+
+// CheckVersion returns an error that wraps backup.ErrInvalid if this binary cannot work with the
+// repository that the index describes.
+func CheckVersion(r *backup.Repository) error {
+	if r.Version <= Version {
+		return nil
+	}
+	return fmt.Errorf("repository %v has version %d, and this bctl works with versions up to %d: use a newer bctl (nothing was changed): %w", r.ID, r.Version, Version, backup.ErrInvalid)
 }
 
 // StoreGone returns the error for a store that lacks the repository that the index names.

@@ -22,8 +22,9 @@ var textFlags = strings.Fields(`config cpuprofile memprofile trace progress repo
 var numbers = map[string][]string{
 	"concurrency": {"1025", "1000000000"}, "limit": {"9999999999"}, "latest": {"9999999999"}, "walk-tasks": {"65537", "9999999999"}, "read-batches": {"65537"},
 	"read-rate": {"-1MB/s", "99999EB", "50 apples", "0.1"}, "exclude-larger-than": {"-1MB", "99999EB", "NaN", "0.5"},
-	"max-unused": {"-1%", "101%", "NaN", "1%%", "ten"},
-	"bytes":      {"-1%", "101%", "1.5%"}, "min-bytes": {"-1MB", "0.5"}, "min-snapshots": {"0", "1000001"}, "operators": {"0", "11"},
+	"price-per-gb-month": {"0", "NaN", "Inf", "1e9", "2 cents"},
+	"max-unused":         {"-1%", "101%", "NaN", "1%%", "ten"},
+	"bytes":              {"-1%", "101%", "1.5%"}, "min-bytes": {"-1MB", "0.5"}, "min-snapshots": {"0", "1000001"}, "operators": {"0", "11"},
 	"max-memory": {"-1MB", "99999EB", "1MiB", "0"},
 	"keep-last":  nil, "keep-hourly": nil, "keep-daily": nil, "keep-weekly": nil, "keep-monthly": nil, "keep-yearly": {"9999999999"},
 	"jitter": {"1ns", "-2h", "-1d", "1d-2h", "36601d", "99999d", "1000000h", "36600d2562047h"}, "recovery-point": {"-26h", "1000000h"}, "keep-within": {"-14d", "soon", "90s", "1h30m", "1w", "1001y", "14", "1d1d"},

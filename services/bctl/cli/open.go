@@ -40,9 +40,13 @@ func (a *app) openIndex(ctx context.Context, to access) (i index.Index, err erro
 	}
 	err = i.CheckSchema(ctx)
 	if err == nil { // an empty index is not that of a repository without snapshots
-		_, err = i.Repository(ctx)
-		if errors.Is(err, backup.ErrNoRepository) {
+		var r backup.Repository
+		r, err = i.Repository(ctx)
+		switch {
+		case errors.Is(err, backup.ErrNoRepository):
 			err = fmt.Errorf("%w (create it, or finish creating it, with bctl init)", err)
+		case err == nil:
+			err = repo.CheckVersion(&r)
 		}
 	}
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 
 func newPolicySimulate(a *app) *cobra.Command {
 	var keep keepFlags
+	var price float64
 	cmd := &cobra.Command{
 		Use:   "simulate NAME",
 		Short: "Show what a policy would keep over the next year",
@@ -38,8 +39,13 @@ is the least that remains after bctl prune: they also need what forgotten
 snapshots added, unless it has changed again. - means that no such snapshot was
 measured.
 
-The last line has the totals. Those of bytes count the measured shards only.`,
+After the tables are the totals. Those of bytes count the measured shards only.
+"at most" is an upper limit: what the whole store has now, and all that is
+ADDED, as if nothing were freed. With --price-per-gb-month, it is also a cost:
+each month costs the PRICE times the mean of the bytes at its beginning and its
+end, in units of 10⁹ bytes. Requests and traffic are not in it.`,
 		Example: `  bctl policy simulate nightly
+  bctl policy simulate nightly --price-per-gb-month 0.02
   bctl policy simulate nightly --keep-daily 14 --keep-monthly 0
   bctl policy simulate nightly --json`,
 		Args:              args(cobra.ExactArgs(1)),
@@ -64,11 +70,13 @@ The last line has the totals. Those of bytes count the measured shards only.`,
 				if err != nil {
 					return err
 				}
+				s.price = price
 				return a.printSimulation(s)
 			})
 		},
 	}
 	keep.flags(cmd.Flags())
+	priceFlag(cmd.Flags(), &price)
 	a.wideFlag(cmd)
 	return cmd
 }
@@ -79,6 +87,8 @@ type simulation struct {
 	shards []shardCourse
 	months []monthCourse
 	total  simulationTotal
+	stored int64   // bytes in the store now, of all policies
+	price  float64 // of a gigabyte for a month; 0: unknown
 }
 
 // A simulationTotal is the sum of all shards. Its bytes are those of the measured shards.
@@ -124,6 +134,9 @@ func (a *app) simulate(ctx context.Context, i index.Index, p *backup.Policy) (*s
 		rule.Last = backup.Unlimited
 	}
 	s := &simulation{policy: p}
+	if s.stored, err = storedPacks(ctx, i); err != nil {
+		return nil, err
+	}
 	var ends []time.Time
 	for n := range 12 {
 		ends = append(ends, decider.Now().AddDate(0, n+1, 0))
@@ -239,13 +252,19 @@ type simulationTotalJSON struct {
 	Kept           int    `json:"kept"`
 	AddedBytes     *int64 `json:"added_bytes"` // of the measured shards; null: there is none
 	LeftBytes      *int64 `json:"left_bytes"`
+	StoredBytes    int64  `json:"stored_bytes"` // now, of all policies
+	MostBytes      *int64 `json:"most_bytes"`   // after the year; null: no shard is measured
+	// The price of 10⁹ bytes for a month, and what the year costs at most; null: unknown.
+	PricePerGBMonth *float64 `json:"price_per_gb_month"`
+	MostCost        *float64 `json:"most_cost"`
 }
 
 func newSimulationTotalJSON(s *simulation) simulationTotalJSON {
 	t := &s.total
+	measured := t.measured > 0
 	return simulationTotalJSON{
-		"total", s.policy.Name, s.policy.Paused, t.shards, t.measured, t.now, t.made, t.kept,
-		known(t.added, t.measured > 0), known(t.left, t.measured > 0),
+		"total", s.policy.Name, s.policy.Paused, t.shards, t.measured, t.now, t.made, t.kept, known(t.added, measured), known(t.left, measured),
+		s.stored, known(s.most(), measured), known(s.price, s.price > 0), known(s.cost(), measured && s.price > 0),
 	}
 }
 
@@ -285,6 +304,9 @@ func (a *app) printSimulation(s *simulation) error {
 		counted(t.shards, "shard"), counted(t.now, "snapshot"), t.made, t.kept, knownSize(t.added, t.measured > 0), knownSize(t.left, t.measured > 0)); err != nil {
 		return err
 	}
+	if err := a.printMost(s); err != nil {
+		return err
+	}
 	if s.policy.Paused {
 		a.note("policy %s is paused: this is what it would do if it were not", display(s.policy.Name))
 	}
@@ -312,7 +334,7 @@ func newSimulatedShardJSON(c *shardCourse) simulatedShardJSON {
 func (c *shardCourse) added() int64 { return int64(c.Made) * c.EachBytes }
 func (c *shardCourse) left() int64  { return int64(c.NewKept) * c.EachBytes }
 
-func known(n int64, measured bool) *int64 {
+func known[T int64 | float64](n T, measured bool) *T {
 	if !measured {
 		return nil
 	}

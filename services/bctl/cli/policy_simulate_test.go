@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"math"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -61,9 +62,15 @@ func TestSimulate(t *testing.T) {
 		must(err)
 		tasks, err := idx.ClaimTasks(ctx, index.Claim{Snapshots: []backup.SnapshotID{s.ID}, Lease: time.Hour, Limit: 1})
 		must(err)
-		_, err = idx.Apply(ctx, []index.Result{{Slice: &backup.SliceWalked{
+		results := []index.Result{{Slice: &backup.SliceWalked{
 			Snapshot: s.ID, Task: tasks[0].ID, Attempt: tasks[0].Attempt, Last: true, Counts: backup.Counts{StoredBytes: []int64{1e9, 100, 300}[n]},
-		}}})
+		}}}
+		if n == 0 {
+			results = append(results, index.Result{Pack: &backup.PackStored{
+				Snapshot: s.ID, Pack: backup.NewPackID(), StoredBytes: 1e9, FrameBytes: []uint32{190}, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 100}},
+			}})
+		}
+		_, err = idx.Apply(ctx, results)
 		must(err)
 		must(idx.Commit(ctx, s.ID, backup.Segment{}, backup.PageSet{}, time.Time{}))
 	}
@@ -83,6 +90,24 @@ func TestSimulate(t *testing.T) {
 	}
 	if end := s.months[11]; !end.measured || end.Kept < 16 || end.Kept > 18 || end.added != int64(200*c.Months[11].Made) || end.Made < 56 {
 		t.Errorf("%+v", end)
+	}
+	// The store has 1 GB. At most, it has what the backups add in addition, and each month
+	// pays for half of its own.
+	s.price = 0.5
+	if want := int64(1e9 + 200*c.Made); s.stored != 1e9 || s.most() != want {
+		t.Errorf("%d bytes now, at most %d, want %d", s.stored, s.most(), want)
+	}
+	if cost := s.cost(); cost <= 12*0.5 || cost > 12*0.5*(1+float64(200*c.Made)/1e9) {
+		t.Errorf("cost %f", cost)
+	}
+	s.months[0].added += 2e9 // paid for half of the first month, and for all of the others
+	if cost := s.cost(); math.Abs(cost-(12*0.5+11.5*0.5*2)) > 0.01 {
+		t.Errorf("cost %f", cost)
+	}
+	for _, wrong := range []string{"", "0", "-1", "NaN", "Inf", "1e9", "2 cents"} {
+		if _, err := parsePrice(wrong); err == nil {
+			t.Errorf("%q is a price", wrong)
+		}
 	}
 	// Without rules all are kept.
 	p.Retention = backup.Retention{}

@@ -267,7 +267,11 @@ func waitForIndex(ctx context.Context, c *config.Config, waits *waiting) (index.
 		if err := idx.CheckSchema(ctx); err != nil {
 			return backup.Repository{}, err
 		}
-		return idx.Repository(ctx)
+		r, err := idx.Repository(ctx)
+		if err == nil {
+			err = repo.CheckVersion(&r)
+		}
+		return r, err
 	})
 	if err != nil {
 		return nil, backup.RepositoryID{}, errors.Join(err, idx.Close())

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/bctl/bctl/internal/loop"
 
@@ -155,6 +156,33 @@ func (s *Service) catalog(ctx context.Context) (*journal.Catalog, error) {
 	}
 	// Also those without a needed record: until it is deleted, it would bring the snapshot back,
 	// whose packs may be gone.
-	c.Forgotten, err = s.Index.ForgottenIDs(ctx)
-	return c, err
+	if c.Forgotten, err = s.Index.ForgottenIDs(ctx); err != nil {
+		return nil, err
+	}
+	holds, err := s.Index.Holds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range holds {
+		n := slices.IndexFunc(shards, func(s index.ShardStatus) bool { return s.ID == holds[i].Shard })
+		switch {
+		case holds[i].Shard == 0:
+			c.Holds = append(c.Holds, holdOf(&holds[i], nil))
+		case n >= 0: // otherwise it was added since the shards were read: the next catalog has it
+			c.Holds = append(c.Holds, holdOf(&holds[i], &shards[n].Shard))
+		}
+	}
+	return c, nil
+}
+
+// holdOf converts a hold to its form in the catalog. The shard is nil for a hold on a snapshot.
+func holdOf(h *index.Hold, shard *backup.Shard) journal.CatalogHold {
+	c := journal.CatalogHold{ID: h.ID, Reason: h.Reason, By: h.By, Login: h.Login, Since: h.Since}
+	c.SetPath(h.Path)
+	if shard != nil {
+		c.Shard = shard.Key.String()
+	} else {
+		c.Snapshot = h.Snapshot.String()
+	}
+	return c
 }

@@ -196,6 +196,10 @@ func TestCatalogIsWrittenWhenItChanges(t *testing.T) {
 		func() {
 			f.must(f.idx.RetireShard(f.ctx, value(f.idx.EnsureShard(f.ctx, filer.ID, "/third", "posix:///third"))(f).ID, "tester"))
 		}, // never backed up, and so not in the catalog now
+		func() {
+			value(f.idx.AddHold(f.ctx, index.Hold{Shard: f.shard.ID, By: "tester", Reason: "audit"}))(f)
+			value(f.idx.AddHold(f.ctx, index.Hold{Snapshot: value(f.idx.Snapshots(f.ctx, index.SnapshotFilter{States: []backup.State{backup.Committed}}))(f)[0].ID, By: "tester"}))(f)
+		},
 	} {
 		change()
 		before := len(f.objects(store.CatalogPrefix))
@@ -212,7 +216,10 @@ func TestCatalogIsWrittenWhenItChanges(t *testing.T) {
 		}
 	}
 	h, c := f.catalog()
-	if h.Sequence != 5 || len(c.Filers) != 1 || c.Filers[0].WalkTasks != 7 || c.Filers[0].Labels["env"] != "prod" || len(c.Shards) != 2 ||
+	if len(c.Holds) != 2 || c.Holds[0].Shard != f.shard.Key.String() || c.Holds[0].Reason != "audit" || c.Holds[1].Snapshot == "" {
+		t.Errorf("holds %+v", c.Holds)
+	}
+	if h.Sequence != 6 || len(c.Filers) != 1 || c.Filers[0].WalkTasks != 7 || c.Filers[0].Labels["env"] != "prod" || len(c.Shards) != 2 ||
 		c.Shards[1].Key != f.shard.Key.String() || c.Shards[1].Filer != "filer" || len(c.Policies) != 1 {
 		t.Errorf("catalog %+v: %+v", h, c)
 	}

@@ -36,6 +36,7 @@ type Index interface {
 	ListShards(ctx context.Context, f index.ShardFilter) ([]index.ShardStatus, error)
 	ListPolicies(ctx context.Context) ([]backup.Policy, error)
 	Stops(ctx context.Context) ([]index.Stop, error)
+	Holds(ctx context.Context) ([]index.Hold, error)
 }
 
 // Options tune a committer; see docs/tuning.md.

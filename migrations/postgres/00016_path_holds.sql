@@ -3,7 +3,7 @@
 
 -- +goose Up
 SET LOCAL lock_timeout = '5s';
-INSERT INTO schema_versions (version, oldest) VALUES (12, 2);
+INSERT INTO schema_versions (version, oldest) VALUES (16, 2);
 -- The path keys of the path, of the end of what is below it, and of its directory. All of them or none
 -- are NULL.
 ALTER TABLE holds ADD COLUMN path_key bytea NULL;
@@ -20,4 +20,4 @@ ALTER TABLE holds DROP COLUMN login;
 ALTER TABLE holds DROP COLUMN parent_key;
 ALTER TABLE holds DROP COLUMN path_end;
 ALTER TABLE holds DROP COLUMN path_key;
-DELETE FROM schema_versions WHERE version = 12;
+DELETE FROM schema_versions WHERE version = 16;

@@ -2,7 +2,7 @@
 -- hold on all of its shard.
 
 -- +goose Up
-INSERT INTO schema_versions (version, oldest) VALUES (13, 11);
+INSERT INTO schema_versions (version, oldest) VALUES (16, 11);
 -- The path keys of the path, of the end of what is below it, and of its directory. All of them or none
 -- are NULL.
 ALTER TABLE holds ADD COLUMN path_key BLOB NULL;
@@ -16,4 +16,4 @@ ALTER TABLE holds DROP COLUMN login;
 ALTER TABLE holds DROP COLUMN parent_key;
 ALTER TABLE holds DROP COLUMN path_end;
 ALTER TABLE holds DROP COLUMN path_key;
-DELETE FROM schema_versions WHERE version = 13;
+DELETE FROM schema_versions WHERE version = 16;
