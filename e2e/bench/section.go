@@ -32,6 +32,7 @@ func sections() []section {
 		{"codecs", "compression", measureCodecs},
 		{"slowstat", "a filer whose answers take time", measureSlowStat},
 		{"index", "what Postgres has to bear", measureIndex},
+		{"index-local", "what backups add to the index of one machine", measureLocalIndex},
 		{"memory", "memory by the size of the tree", measureMemory},
 		{"prune", "forgetting most of many snapshots", measurePrune},
 		{"walk", "CPU time of a walk by the size of the tree", measureWalk},

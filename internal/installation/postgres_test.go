@@ -262,8 +262,8 @@ func (d *database) testPrivileges(t *testing.T) {
 		{"walker@paris", Walker, append([]string{"interrupted_pages", "pages"}, everyone...), nil, nil, nil},
 		{"reader@paris", Reader, append([]string{"chunk_copies", "chunks", "filers", "packs", "pages", "read_batches"}, everyone...), nil, nil, nil},
 		{
-			"committer", Committer, append(append([]string{"brake", "confirmations", "filers", "holds", "log", "policies", "readings", "shards", "stops"}, everyone...), written...),
-			append([]string{"log", "stops"}, written...), append([]string{"chunk_lists", "chunks", "filers", "leaders", "packs", "shards", "snapshots"}, work...), append([]string{"stops"}, work...),
+			"committer", Committer, append(append([]string{"brake", "catalog_numbers", "confirmations", "filers", "holds", "log", "policies", "readings", "shards", "stops"}, everyone...), written...),
+			append([]string{"log", "stops"}, written...), append([]string{"catalog_numbers", "chunk_lists", "chunks", "filers", "leaders", "packs", "shards", "snapshots"}, work...), append([]string{"stops"}, work...),
 		},
 		{
 			"operator", Operator,
@@ -274,9 +274,9 @@ func (d *database) testPrivileges(t *testing.T) {
 		},
 		{
 			"pruner", Pruner,
-			append(append([]string{"brake", "confirmations", "filers", "leaders", "policies", "prunes", "readings", "removed_snapshots", "shards", "stops", "sweep", "problems", "interrupted_pages"}, everyone...), deleted...),
+			append(append([]string{"brake", "catalogs", "confirmations", "filers", "leaders", "policies", "prunes", "readings", "removed_snapshots", "shards", "stops", "sweep", "problems", "interrupted_pages"}, everyone...), deleted...),
 			[]string{"leaders", "log", "packs", "prunes", "removed_snapshots", "stops", "sweep"}, []string{"brake", "chunk_copies", "chunk_lists", "chunks", "leaders", "packs", "pages", "shards", "snapshots", "sweep"},
-			append([]string{"problems", "prunes", "readings", "interrupted_pages", "stops"}, deleted...),
+			append([]string{"catalogs", "problems", "prunes", "readings", "interrupted_pages", "stops"}, deleted...),
 		},
 		{"prometheus", Monitor, []string{"filers", "read_batches", "walk_tasks"}, nil, nil, nil},
 	} {

@@ -3,6 +3,7 @@ package commit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -277,4 +278,51 @@ func TestCatalogOfAnotherIsNotOverwritten(t *testing.T) {
 	if n := f.store.putsSoFar() - puts; n != 0 {
 		t.Errorf("%d objects were put although nothing has changed", n)
 	}
+}
+
+// A number of a catalog is not used again, although old catalogs are deleted: not by an index that was
+// restored from a backup, and not by a committer that was paused before its put.
+func TestNumbersOfCatalogsAreUsedOnce(t *testing.T) {
+	f := newFixture(t)
+	n := 0
+	change := func() {
+		n++
+		value(f.idx.EnsureShard(f.ctx, f.shard.Filer, fmt.Sprint("/shard ", n), "posix:///srv"))(f)
+	}
+	record := func(want int64) {
+		t.Helper()
+		change()
+		f.must(f.service(f.idx, Options{}).Record(f.ctx))
+		if w := value(f.idx.WrittenCatalog(f.ctx))(f); w.Sequence != want {
+			t.Fatalf("catalog %d was written, want %d", w.Sequence, want)
+		}
+	}
+	record(1)
+	// It has reserved a number. Others write catalogs, and a pruner deletes the old ones.
+	paused := &stepIndex{Index: f.idx, after: func(step string) error {
+		if step != "next catalog" {
+			return nil
+		}
+		for want := range int64(4) {
+			record(3 + want)
+		}
+		f.must(f.store.Delete(f.ctx, store.CatalogName(1), store.CatalogName(3), store.CatalogName(4)))
+		f.must(f.idx.DropCatalogs(f.ctx, 5))
+		return nil
+	}}
+	change()
+	f.must(f.service(paused, Options{}).Record(f.ctx))
+	if w := value(f.idx.WrittenCatalog(f.ctx))(f); w.Sequence != 6 {
+		t.Fatalf("the newest catalog is %d, want 6: what was paused is older", w.Sequence)
+	}
+	// The store of this index has newer catalogs, and the numbers before them are free.
+	for _, name := range []string{
+		store.CatalogName(900),
+		store.CatalogName(1<<62 + 1), // nobody comes so far
+		store.CatalogPrefix + "ffffffffffffffff",
+	} {
+		f.must(f.store.Put(f.ctx, name, nil))
+	}
+	record(901)
+	record(902)
 }
