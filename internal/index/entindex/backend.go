@@ -255,7 +255,8 @@ type HotReader interface {
 	// from or later, and of each interrupted page, all as of one moment. The last snapshot of an
 	// open version is math.MaxInt64, and so are both numbers of an interrupted page. A listing is
 	// valid until do returns.
-	EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, do func(first, last backup.SnapshotNumber, listing []byte) error) error
+	// Versions that wanted refuses are left out, before their listings are made of patches.
+	EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, wanted func(first, last backup.SnapshotNumber) bool, do func(listing []byte) error) error
 	// HasLists reports whether all of these list chunks are known.
 	HasLists(ctx context.Context, lists []backup.ChunkID) (bool, error)
 	// EachList calls do for each known list chunk.

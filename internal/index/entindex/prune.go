@@ -163,14 +163,14 @@ func (x *Index) Fence(ctx context.Context) (map[backup.ShardID]backup.SnapshotNu
 // References implements index.Pruning.
 func (x *Index) References(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, needed []backup.SnapshotNumber) iter.Seq2[[]byte, error] {
 	return sequence(func(yield func([]byte) error) error {
-		return x.Backend.EachListing(ctx, shard, from, func(first, last backup.SnapshotNumber, listing []byte) error {
-			if needed != nil && first != math.MaxInt64 {
-				if i, _ := slices.BinarySearch(needed, first); i == len(needed) || needed[i] > last {
-					return nil
-				}
+		wanted := func(first, last backup.SnapshotNumber) bool {
+			if needed == nil || first == math.MaxInt64 {
+				return true
 			}
-			return yield(listing)
-		})
+			i, _ := slices.BinarySearch(needed, first)
+			return i < len(needed) && needed[i] <= last
+		}
+		return x.Backend.EachListing(ctx, shard, from, wanted, yield)
 	})
 }
 

@@ -15,12 +15,15 @@ import (
 )
 
 // EachListing implements entindex.HotReader.
-func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, do func(first, last backup.SnapshotNumber, listing []byte) error) error {
+func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, wanted func(first, last backup.SnapshotNumber) bool, do func(listing []byte) error) error {
 	const query = `
 SELECT first_snapshot, coalesce(last_snapshot, $3), listing, ` + ofBase + ` FROM pages WHERE shard = $1 AND first_snapshot >= $2
 UNION ALL SELECT $3, $3, listing, ` + ofInterruptedBase + ` FROM interrupted_pages p WHERE shard = $1`
 	return b.eachRaw(ctx, query, func(raw [][]byte) error {
-		return do(backup.SnapshotNumber(binary.BigEndian.Uint64(raw[0])), backup.SnapshotNumber(binary.BigEndian.Uint64(raw[1])), entindex.Whole(raw[2], raw[3]))
+		if !wanted(backup.SnapshotNumber(binary.BigEndian.Uint64(raw[0])), backup.SnapshotNumber(binary.BigEndian.Uint64(raw[1]))) {
+			return nil
+		}
+		return do(entindex.Whole(raw[2], raw[3]))
 	}, int64(shard), int64(from), int64(math.MaxInt64))
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // EachListing implements entindex.HotReader.
-func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, do func(first, last backup.SnapshotNumber, listing []byte) error) error {
+func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, wanted func(first, last backup.SnapshotNumber) bool, do func(listing []byte) error) error {
 	const query = "SELECT first_snapshot, coalesce(last_snapshot, ?3), listing, " + ofBase + " FROM pages INDEXED BY pages_first WHERE shard = ?1 AND first_snapshot >= ?2" +
 		" UNION ALL SELECT ?3, ?3, listing, " + ofInterruptedBase + " FROM interrupted_pages WHERE shard = ?1"
 	var listing, base sql.RawBytes
@@ -24,7 +24,10 @@ func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from ba
 		if err := rows.Scan(&first, &last, &listing, &base); err != nil {
 			return err
 		}
-		return do(first, last, entindex.Whole(listing, base))
+		if !wanted(first, last) {
+			return nil
+		}
+		return do(entindex.Whole(listing, base))
 	})
 }
 
