@@ -45,8 +45,8 @@ func TestReaderWithoutAStore(t *testing.T) {
 	} {
 		fleet.Await(t, "the reader is ready", ready(http.StatusOK, "ok"))
 		fault.begin()
-		said := strings.Count(reader.Output(), "takes no new work")
-		knows := func() bool { return strings.Count(reader.Output(), "takes no new work") > said }
+		said := strings.Count(reader.Output(), refuses)
+		knows := func() bool { return strings.Count(reader.Output(), refuses) > said }
 		before := count(t, metrics, "bctl_retries_total", `work="batch"`)
 		for !ready(http.StatusServiceUnavailable, fault.says)() || !knows() {
 			round++
@@ -79,6 +79,9 @@ func TestReaderWithoutAStore(t *testing.T) {
 		}
 	}
 }
+
+// refuses is what a reader logs when it learns that its store refuses writes.
+const refuses = "the store refuses writes: this service takes no new work"
 
 // handsBack checks that a reader which knows that its store refuses writes hands batches back, and
 // is not noted to have any, in less than the time for which its uploads would be repeated, which is
