@@ -5,6 +5,7 @@ VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 
 DIR         ?=
 FUZZTIME    ?= 10s
 MINUTES     ?= 10
+HISTORIES   ?= 1000
 SEED        ?=
 TESTTIMEOUT ?= 60m
 PACKAGES    ?= ./...
@@ -24,7 +25,7 @@ TOOLS   := golangci-lint buf protoc-gen-go govulncheck goreleaser cyclonedx-gomo
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "Variables: PACKAGES=$(PACKAGES) TESTFLAGS= TESTTIMEOUT=$(TESTTIMEOUT) FUZZTIME=$(FUZZTIME) MINUTES=$(MINUTES) SEED= BENCH_PRESET=$(BENCH_PRESET) BENCH_STEPS= BENCH_SECTIONS= BENCH_ROUNDS=$(BENCH_ROUNDS) BENCH_FULL= BENCH_FLAGS= DIR="
+	@echo "Variables: PACKAGES=$(PACKAGES) TESTFLAGS= TESTTIMEOUT=$(TESTTIMEOUT) FUZZTIME=$(FUZZTIME) MINUTES=$(MINUTES) HISTORIES=$(HISTORIES) SEED= BENCH_PRESET=$(BENCH_PRESET) BENCH_STEPS= BENCH_SECTIONS= BENCH_ROUNDS=$(BENCH_ROUNDS) BENCH_FULL= BENCH_FLAGS= DIR="
 
 ## Product
 
@@ -77,7 +78,7 @@ TESTED       := ./internal/... ./migrations/... ./services/... ./e2e ./e2e/comma
 S3TESTED     := ./internal/store/s3store ./internal/doctor ./internal/installation ./e2e ./e2e/scale ./internal/testenv
 ALLTESTED    := $(TESTED) ./e2e/bench/... ./e2e/scale/... ./e2e/slowfs/...
 
-.PHONY: test test-short test-s3 test-upgrade test-long test-exhaustive test-manifests test-independent test-containers test-debian test-all soak fuzz bench bench-scale
+.PHONY: test test-short test-s3 test-upgrade test-long test-exhaustive test-manifests test-independent test-containers test-debian test-all soak histories fuzz bench bench-scale
 test: ## what every change must pass, within minutes: needs Go, a C compiler and Postgres
 	$(WITHPOSTGRES) $(GOTEST) -- $(if $(filter ./...,$(PACKAGES)),$(TESTED),$(PACKAGES))
 
@@ -93,7 +94,7 @@ test-upgrade: ## the previous release beside this one
 test-long: ## what takes long: random changes and faults repeated more often, large trees
 	export BCTL_TEST_TARGETS=long; $(WITHPOSTGRES) $(GOTEST) -- $(if $(filter ./...,$(PACKAGES)),$(ALLTESTED),$(PACKAGES))
 
-test-exhaustive: ## every cell of the matrix of faults, every history of pages and order of pruning, more of the models: some hours
+test-exhaustive: ## every cell of the matrix of faults, every history of pages, every order and interleaving of pruning, more of the models: days on few cores
 	BCTL_TEST_TARGETS=exhaustive $(WITHPOSTGRES) $(GOTEST) -timeout 6h -run '^(TestIndex|TestMatrixOfFaults|TestModel|TestHistories|TestInterleavings|TestOrders)$$' -- ./internal/index/... ./internal/prune ./services/bctl/embedded
 
 test-manifests: ## deploy/kubernetes, and Prometheus's rules, which need promtool
@@ -115,6 +116,9 @@ test-all: s3-servers ## test, test-s3, test-upgrade and test-long in one run
 
 soak: s3-servers ## random changes and faults of a fleet [MINUTES=10 SEED=n repeats them]
 	export BCTL_TEST_TARGETS=s3,long E2E_SOAK_MINUTES=$(MINUTES) E2E_SEED=$(SEED); $(WITHPOSTGRES) go test -C e2e -race -timeout 0 -count 1 -v -run '^TestSoak$$' $(TESTFLAGS) .
+
+histories: ## random histories on one machine, with kills, pauses and moved clocks [HISTORIES=1000 SEED=n makes the same decisions]
+	E2E_HISTORIES=$(HISTORIES) E2E_SEED=$(SEED) go test -C e2e -timeout 0 -count 1 -v -run '^TestRandomHistories$$' $(TESTFLAGS) .
 
 fuzz: ## every fuzz target for FUZZTIME
 	e2e/fuzz.sh $(FUZZTIME) $(PACKAGES)

@@ -154,6 +154,9 @@ func (h *history) note(format string, args ...any) {
 // run makes some steps, and then compares everything that is left.
 func (h *history) run() {
 	h.t.Helper()
+	for n := range h.trees {
+		h.backup(n, true)
+	}
 	for range 5 + h.random.IntN(6) {
 		h.tally.add("steps", 1)
 		h.step()
@@ -169,17 +172,17 @@ func (h *history) run() {
 func (h *history) step() {
 	h.t.Helper()
 	switch n := h.random.IntN(20); {
-	case n < 7:
-		h.backup(h.random.IntN(len(h.trees)))
+	case n < 6:
+		h.backup(h.random.IntN(len(h.trees)), false)
 	case n < 10:
 		h.forgetSome()
 	case n < 13:
 		h.prune(false, h.pruneArgs()...)
-	case n < 15:
+	case n < 14:
 		h.restoreOne()
-	case n < 16:
+	case n < 15:
 		h.hold()
-	case n < 18:
+	case n < 17:
 		h.moveClock()
 	case n < 19 && len(h.faults) > 0:
 		h.note("%s", h.faults[h.random.IntN(len(h.faults))]())
@@ -350,7 +353,7 @@ func (h *history) expected(out fleet.Output, killed bool, statuses ...int) {
 	}
 }
 
-func (h *history) backup(n int) {
+func (h *history) backup(n int, whole bool) {
 	h.t.Helper()
 	tree := h.trees[n]
 	h.change(tree)
@@ -359,7 +362,7 @@ func (h *history) backup(n int) {
 	made := &madeSnapshot{tree: n, content: h.describe(tree.dir)}
 	h.made[tag] = made
 	h.tally.add("backups", 1)
-	h.start(false, func(out fleet.Output, killed bool) {
+	h.start(whole, func(out fleet.Output, killed bool) {
 		tree.busy--
 		h.expected(out, killed, 0, 11)
 		h.look()

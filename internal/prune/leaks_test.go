@@ -98,12 +98,26 @@ func (m *world) checkLists() {
 			below = append(below, l.Chunks...)
 		}
 	}
-	_ = below
+	known, err := m.x.HasLists(m.ctx, m.listsAmong(below))
+	m.must(err)
+	if !known {
+		m.fatalf("a list remains, and one of those below it does not: %s", below)
+	}
 	found, err := m.x.LocateReadable(m.ctx, ids)
 	m.must(err)
 	if i := slices.Index(found, index.Location{}); i >= 0 {
 		m.fatalf("list %s remains, and has no place", ids[i])
 	}
+}
+
+// listsAmong returns those of the chunks that are lists.
+func (m *world) listsAmong(ids []backup.ChunkID) (found []backup.ChunkID) {
+	for _, n := range listNumbers {
+		if slices.Contains(ids, chunkID(n)) {
+			found = append(found, chunkID(n))
+		}
+	}
+	return found
 }
 
 // chained returns the snapshots whose segments the snapshots in kept need.

@@ -22,7 +22,8 @@ type process struct {
 	stops  func(call string) bool // whether it stops before this call
 	at     string                 // the call before which it stopped
 	parked chan struct{}          // it has stopped, or ended
-	resume chan bool              // false: it is killed
+	resume chan fault             // what becomes of the call
+	fault  fault                  // of the call that is under way
 	killed bool
 	done   bool
 	err    error
@@ -33,14 +34,53 @@ type process struct {
 	called func(call string, shard backup.ShardID) // after each call that changes something
 }
 
-var errKilled = errors.New("killed")
+var (
+	errKilled = errors.New("killed")
+	errFailed = errors.New("failed")
+)
+
+// A fault is what goes wrong with a call.
+type fault int
+
+const (
+	noFault      fault = iota
+	killedBefore       // the process is killed before the call
+	killedAfter        // the call does what it has to, and then the process is killed
+	failed             // the call does nothing, and returns an error
+	answerLost         // the call does what it has to, and returns an error
+)
 
 func (p *process) stop(call string) error {
+	p.fault = noFault
 	if !p.killed && p.stops(call) {
 		p.at = call
 		p.parked <- struct{}{}
-		p.killed = !<-p.resume
+		p.fault = <-p.resume
+		p.killed = p.fault == killedBefore
 	}
+	switch {
+	case p.killed:
+		return errKilled
+	case p.fault == failed:
+		return errFailed
+	}
+	return nil
+}
+
+// answer returns the error of a call that stop has let through, and that returned err.
+func (p *process) answer(err error) error {
+	switch p.fault {
+	case killedAfter:
+		p.killed = true
+		return errKilled
+	case answerLost:
+		return errFailed
+	}
+	return err
+}
+
+// alive returns an error if the process was killed.
+func (p *process) alive() error {
 	if p.killed {
 		return errKilled
 	}
@@ -49,7 +89,7 @@ func (p *process) stop(call string) error {
 
 // start starts a pass, and returns when it has stopped before its first call.
 func (m *world) start(name string, stops func(string) bool, memory int64, sweeps bool) *process {
-	p := &process{name: name, stops: stops, parked: make(chan struct{}), resume: make(chan bool), called: m.called}
+	p := &process{name: name, stops: stops, parked: make(chan struct{}), resume: make(chan fault), called: m.called}
 	go func() {
 		p.result, p.err = prune.Run(m.ctx, prune.Options{
 			Index: &stoppedIndex{m.x, p}, Store: &stoppedStore{m.s, p, m.left}, Holder: name, Log: slog.New(slog.DiscardHandler), MemoryBytes: memory, Sweep: sweeps,
@@ -63,7 +103,16 @@ func (m *world) start(name string, stops func(string) bool, memory int64, sweeps
 
 // step lets a process continue to its next stop.
 func (p *process) step(kill bool) {
-	p.resume <- !kill
+	if kill {
+		p.meet(killedBefore)
+	} else {
+		p.meet(noFault)
+	}
+}
+
+// meet is step with a fault of the next call.
+func (p *process) meet(f fault) {
+	p.resume <- f
 	<-p.parked
 }
 
@@ -120,7 +169,7 @@ func (x *stoppedIndex) DropVersions(ctx context.Context, shard backup.ShardID) (
 	}
 	n, err := x.Index.DropVersions(ctx, shard)
 	x.called("DropVersions", shard)
-	return n, err
+	return n, x.answer(err)
 }
 
 func (x *stoppedIndex) Gone(ctx context.Context, rows []int64) error {
@@ -200,7 +249,7 @@ func (x *stoppedIndex) Plan(ctx context.Context, t index.Term, snapshot backup.S
 	}
 	row, err = x.Index.Plan(ctx, t, snapshot, object)
 	x.called("Plan", 0)
-	return row, err
+	return row, x.answer(err)
 }
 
 func (x *stoppedIndex) Move(ctx context.Context, t index.Term, m index.Move) error {
@@ -209,7 +258,7 @@ func (x *stoppedIndex) Move(ctx context.Context, t index.Term, m index.Move) err
 	}
 	err := x.Index.Move(ctx, t, m)
 	x.called("Move", 0)
-	return err
+	return x.answer(err)
 }
 
 // change stops before a call that changes rows, and does not stop if there are none.
@@ -222,6 +271,7 @@ func (x *stoppedIndex) change(call string, rows []int64, do func() error) error 
 	err := do()
 	if len(rows) > 0 {
 		x.called(call, 0)
+		err = x.answer(err)
 	}
 	return err
 }
@@ -252,7 +302,7 @@ func (x *stoppedIndex) DropLists(ctx context.Context) error {
 	if err := x.stop("DropLists"); err != nil {
 		return err
 	}
-	return x.Index.DropLists(ctx)
+	return x.answer(x.Index.DropLists(ctx))
 }
 
 func (x *stoppedIndex) DropPacks(ctx context.Context, rows []int64) (n int, err error) {
@@ -276,7 +326,7 @@ func (x *stoppedIndex) Remove(ctx context.Context, id backup.SnapshotID) error {
 	}
 	err := x.Index.Remove(ctx, id)
 	x.called("Remove", 0)
-	return err
+	return x.answer(err)
 }
 
 func (x *stoppedIndex) Recognize(ctx context.Context, t index.Term, objects []index.StoredObject) ([]index.Recognized, error) {
@@ -284,6 +334,34 @@ func (x *stoppedIndex) Recognize(ctx context.Context, t index.Term, objects []in
 		return nil, err
 	}
 	return x.Index.Recognize(ctx, t, objects)
+}
+
+func (x *stoppedIndex) MayDelete(ctx context.Context, d index.Deletion) error {
+	if err := x.alive(); err != nil {
+		return err
+	}
+	return x.Index.MayDelete(ctx, d)
+}
+
+func (x *stoppedIndex) Deleted(ctx context.Context, d index.Deletion, complete bool) error {
+	if err := x.alive(); err != nil {
+		return err
+	}
+	return x.Index.Deleted(ctx, d, complete)
+}
+
+func (x *stoppedIndex) NotePrune(ctx context.Context, t index.Term, p index.Prune) error {
+	if err := x.alive(); err != nil {
+		return err
+	}
+	return x.Index.NotePrune(ctx, t, p)
+}
+
+func (x *stoppedIndex) SetNextSection(ctx context.Context, t index.Term, section int) error {
+	if err := x.alive(); err != nil {
+		return err
+	}
+	return x.Index.SetNextSection(ctx, t, section)
 }
 
 // A stoppedStore is the store of a process. It deletes one object at a time.
@@ -306,7 +384,7 @@ func (s *stoppedStore) Put(ctx context.Context, name string, data []byte) error 
 	if !s.leads {
 		s.left[name] = true
 	}
-	return s.Store.Put(ctx, name, data)
+	return s.answer(s.Store.Put(ctx, name, data))
 }
 
 func (s *stoppedStore) GetRange(ctx context.Context, dst []byte, name string, offset, length int64) ([]byte, error) {
@@ -321,10 +399,11 @@ func (s *stoppedStore) Delete(ctx context.Context, names ...string) error {
 		if err := s.stop("Delete"); err != nil {
 			return err
 		}
-		if err := s.Store.Delete(ctx, name); err != nil {
+		err := s.Store.Delete(ctx, name)
+		s.called("Delete", 0)
+		if err := s.answer(err); err != nil {
 			return err
 		}
-		s.called("Delete", 0)
 	}
 	return nil
 }
