@@ -116,8 +116,8 @@ var Privileges = []Privilege{
 	{"operator", may("SELECT"), in("log"), nil},
 	{"operator", may("INSERT"), in("log"), of("time", "by", "action", "subject", "reason")},
 	// They confirm what the brake has stopped. A trigger writes the identity of a confirmation. How
-	// many operators must confirm is for the admin to say and, if that is more than one, how much the
-	// brake allows, too.
+	// many operators must confirm is for the admin to say and, if that is more than one, how much
+	// the brake allows, too.
 	{"operator", may("SELECT"), in("brake", "stops", "confirmations"), nil},
 	{"operator", may("UPDATE"), in("brake"), of("snapshots", "min_snapshots", "bytes", "min_bytes")},
 	{"operator", may("INSERT"), in("stops"), stopColumns},
@@ -132,8 +132,8 @@ var Privileges = []Privilege{
 	{"monitor", may("SELECT"), in("walk_tasks", "read_batches"), of("id", "filer_id", "stalled")},
 }
 
-// stopColumns are the columns of a new stop. Nobody chooses its id: what an operator confirms is what
-// the operator has seen.
+// stopColumns are the columns of a new stop. Nobody chooses its id: what an operator confirms is
+// what the operator has seen.
 var stopColumns = of("shard", "by", "snapshots", "of_snapshots", "bytes", "of_bytes", "earlier_bytes", "since")
 
 func may(actions ...string) []string { return actions }

@@ -104,7 +104,8 @@ type Admin interface {
 	// left unchanged; if this binary cannot work with it, Migrate fails with ErrSchema.
 	Migrate(ctx context.Context) (from, to int64, err error)
 	// RequireNewest declares that all services are of this binary's version: older ones are refused
-	// from now on, and what they could not read is written. A newer schema is refused with ErrSchema.
+	// from now on, and what they could not read is written. A newer schema is refused with
+	// ErrSchema.
 	RequireNewest(ctx context.Context) error
 	// CheckSchema fails with ErrSchema unless the schema is this binary's version, or a newer one
 	// that declares itself compatible with this binary.

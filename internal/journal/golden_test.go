@@ -52,8 +52,8 @@ type goldenObject struct {
 // goldenAttempts are the attempts of the golden segments, which are random otherwise.
 var goldenAttempts = map[string]backup.PackID{"segment": {1, 2, 3}, "checkpoint": {4, 5, 6}, "patched": {7, 8, 9}}
 
-// goldenPatches are a segment of version 2: a page that replaces another one and is a patch, and one
-// that is new. The listings are golden files of package listing.
+// goldenPatches are a segment of version 2: a page that replaces another one and is a patch, and
+// one that is new. The listings are golden files of package listing.
 func goldenPatches(t testing.TB) (base []byte, changes []backup.PageChange) {
 	t.Helper()
 	var plain [2][]byte

@@ -36,8 +36,8 @@ func filterBytes(n int64) int64 {
 	return bytes
 }
 
-// Chunk ids are hashes, so that parts of them are independent hashes already. An odd step visits
-// different bits.
+// hashes returns two independent hashes of a chunk. Its id is a hash, so two parts of it suffice.
+// The step is odd, so that the first filterHashes bits differ.
 func hashes(id *backup.ChunkID) (at, step uint64) {
 	return binary.LittleEndian.Uint64(id[:8]), binary.LittleEndian.Uint64(id[8:]) | 1
 }

@@ -70,8 +70,9 @@ func next(positions []int, limit int) []int {
 	return nil
 }
 
-// interleave runs a scenario: step i comes after so many calls of the pass as positions[i] says. The
-// pass may be killed before the call that follows the last step. It returns the number of calls.
+// interleave runs a scenario: step i comes after so many calls of the pass as positions[i] says.
+// The pass may be killed before the call that follows the last step. It returns the number of
+// calls.
 func (m *world) interleave(s scenario, positions []int, kill bool) (calls int) {
 	m.trace = nil
 	m.note("%s: steps after calls %d", s.name, positions)

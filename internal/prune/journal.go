@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// history deletes the versions of pages that nothing needs, and the forgotten snapshots through
-// which no chain of segments of a needed one goes, with their journals.
+// history deletes unneeded versions of pages, and forgotten snapshots with their journals. A
+// forgotten snapshot stays while the chain of segments of a needed snapshot contains its segment.
 func (p *pass) history(ctx context.Context) error {
 	p.step("deleting old versions of directories")
 	shards, err := p.Index.ListShards(ctx, index.ShardFilter{Retired: true})
@@ -45,7 +45,7 @@ func (p *pass) history(ctx context.Context) error {
 		}
 		switch err := p.Index.Remove(ctx, f.ID); {
 		case errors.Is(err, index.ErrKept): // somebody has begun to read it
-		case errors.Is(err, backup.ErrNotFound): // another pass, which was paused for long, has removed it
+		case errors.Is(err, backup.ErrNotFound): // a pass that had been paused has removed it
 		case err != nil:
 			return err
 		default:

@@ -153,7 +153,7 @@ func newHoldLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Short:   "List holds, oldest first",
-		Long:    `Lists what is on hold, since when, by whom and why.`,
+		Long:    `Lists the holds with the snapshots that they keep, who added them, when and why.`,
 		Example: `  bctl hold ls --json`,
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

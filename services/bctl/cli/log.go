@@ -21,9 +21,9 @@ func newLog(a *app) *cobra.Command {
 		Long: `Shows each forgotten snapshot, each hold that was set or removed, each mark of
 a bad snapshot, each retired filer or shard, each deletion that the brake has
 stopped, who has confirmed or rejected it, and each change of the brake, oldest
-first: when, by whom and why. BY is user@host, "policy NAME" or "pruner", as
-bctl was told. LOGIN is the user whom the database has authenticated: in a
-locked-down fleet, the name in the certificate.`,
+first: when, by whom and why. BY is the name that the process gave: user@host,
+"policy NAME" or "pruner". LOGIN is the user that the database authenticated:
+in a locked-down fleet, the name in the certificate.`,
 		Example: `  bctl log --since 7d
   bctl log --json`,
 		Args: args(cobra.NoArgs),
@@ -41,7 +41,7 @@ type logJSON struct {
 	ID      int64   `json:"id"`
 	Time    *string `json:"time"`
 	By      string  `json:"by"`
-	Login   string  `json:"login"`   // whom the database has authenticated; empty on one machine
+	Login   string  `json:"login"`   // the user that the database authenticated; empty on one machine
 	Action  string  `json:"action"`  // forget, hold, release, retire, mark-bad, mark-good, stop, confirm, reject or brake
 	Subject string  `json:"subject"` // such as a snapshot's id
 	Reason  string  `json:"reason"`
@@ -85,8 +85,8 @@ func shardsByID(ctx context.Context, i index.Catalog) (map[backup.ShardID]*index
 	return byID, nil
 }
 
-// namedSubject returns the subject of an entry with the name of a shard, FILER/SHARD, in place of its
-// number.
+// namedSubject returns the subject of an entry with the name of a shard, FILER/SHARD, in place of
+// its number.
 func namedSubject(subject string, shards map[backup.ShardID]*index.ShardStatus) string {
 	number, is := strings.CutPrefix(subject, "shard ")
 	id, err := strconv.ParseInt(number, 10, 64)

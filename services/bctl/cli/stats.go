@@ -20,10 +20,10 @@ func newStats(a *app) *cobra.Command {
   snapshots   those that are running or can be read, and those that are
               forgotten and not removed yet
   stored      all packs. Packs contain the content of files
-  needed      what snapshots need of that
-  unused      the rest: what the next prune frees, and what it leaves, because
-              it is less than 10% and in packs that are needed in part
-  waiting     since when packs wait for their deletion
+  needed      the part of it that snapshots need
+  unused      the rest. The next prune frees it, but may leave up to 10% of the
+              stored bytes in packs that are needed in part
+  waiting     the time since which packs have waited for their deletion
   freed       by the prunes of the last day, 30 days and 400 days
   last prune  when it ended, and what it did
 
@@ -39,7 +39,7 @@ That takes some seconds per ten million chunks. Nothing is read from the store.`
 	return cmd
 }
 
-// A space is what a repository stores, and what of that is unused.
+// A space is the used and the unused space of a repository.
 type space struct {
 	prune.Summary // of a dry run
 
@@ -47,7 +47,7 @@ type space struct {
 	shards    int
 	snapshots int // running or readable
 	forgotten int
-	waiting   time.Time // since when the oldest pack waits for its deletion; zero: none does
+	waiting   time.Time // since then the oldest pack waits for its deletion; zero: none does
 
 	last                             *index.Prune // nil: never
 	lastDay, last30Days, last400Days int64        // freed by prunes
@@ -75,7 +75,7 @@ func (a *app) stats(ctx context.Context, i index.Index) error {
 	return a.details(func(row rowFunc) { s.rows(row) })
 }
 
-// count reads what needs no search of references.
+// count reads the figures that need no search for references.
 func (s *space) count(ctx context.Context, i index.Index) error {
 	needed, err := i.Needed(ctx, nil)
 	if err != nil {

@@ -1,12 +1,13 @@
 // Package sweep is the pruner: it deletes what no snapshot needs, pass after pass.
 //
-// Any number of pruners may run. One of them leads during a pass, and the others wait. A pass
-// begins at once, and then whenever a snapshot was forgotten or has ended, or an operator has
-// confirmed what the brake has stopped, which the index reports cheaply. Also, one begins after an
-// interval, because a hold, a restore in progress or a filter's error may have kept something.
+// Any number of pruners may run. One of them leads during a pass, and the others wait. A pruner
+// makes a pass when it starts, and whenever a snapshot was forgotten or has ended, or an operator
+// has confirmed a stop of the brake. The index reports these events cheaply. It also makes a pass
+// after an interval, because a hold, a restore in progress or an error of the filter may have kept
+// something.
 //
-// Between passes, a pruner sweeps the store for orphans: one section at a time, so that it has seen
-// all of the store after about a day.
+// Between passes, a pruner sweeps the store for orphans, one section at a time: the whole store in
+// about a day.
 package sweep
 
 import (
@@ -44,7 +45,7 @@ type Options struct {
 	Interval  time.Duration // maximum time between two passes
 	MaxMemory int           // MiB of the marks
 	MaxUnused int           // percent of the stored bytes that may stay unused
-	Poll      time.Duration // interval of the cheap test; 0: 30 s, or Interval if that is shorter
+	Poll      time.Duration // interval between two calls of Look; 0: 30 s, or Interval if that is shorter
 	Log       *slog.Logger
 
 	Metrics *telemetry.Pruner // nil: nothing is measured
@@ -59,10 +60,10 @@ type Sweeper struct {
 	holder string
 	beat   *health.Beat
 
-	done index.PruneWork // as it was before the last complete pass
-	last time.Time       // when that ended
+	done index.PruneWork // of before the last complete pass
+	last time.Time       // end of that pass
 
-	swept time.Time // when this process has swept a section
+	swept time.Time // when this process last swept a section
 }
 
 // New returns a Sweeper.
@@ -102,8 +103,8 @@ func (s *Sweeper) Run(ctx context.Context) {
 	}
 }
 
-// Look makes a pass if there may be something to delete. A pass of another pruner is none of this
-// one: it looks again later.
+// Look makes a pass if there may be something to delete. If another pruner is making a pass, Look
+// returns at once, and the next Look tries again.
 func (s *Sweeper) Look(ctx context.Context) error {
 	work, err := s.index.PruneWork(ctx)
 	if err != nil {
@@ -125,7 +126,7 @@ func (s *Sweeper) Look(ctx context.Context) error {
 			s.opts.Log.Warn("the brake has stopped pruning until operators confirm it (bctl confirm)", "stop", stopped.ID, "bytes", stopped.Bytes, "stored", stopped.OfBytes)
 		}
 	case errors.Is(err, prune.ErrBusy):
-		s.opts.Log.Debug("another pruner runs, will look again")
+		s.opts.Log.Debug("another pruner is making a pass, will try again")
 		s.opts.Metrics.Well(time.Now())
 		return nil
 	case err != nil:

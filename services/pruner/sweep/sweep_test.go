@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/services/pruner/sweep"
 )
 
-// A pruner makes a pass first. When there is nothing to prune, it sweeps a section of the store, and
-// then none until it is time to.
+// A pruner makes a pass first. When there is nothing to prune, it sweeps a section of the store,
+// and then none until it is time to.
 func TestSectionsBetweenPasses(t *testing.T) {
 	ctx := t.Context()
 	x, err := sqliteindex.Open(ctx, filepath.Join(t.TempDir(), "index.db"))
