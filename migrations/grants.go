@@ -41,8 +41,8 @@ var Privileges = []Privilege{
 	{"committer", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("pages", "walk_tasks", "read_batches", "slice_parts"), nil},
 	{"committer", may("SELECT", "INSERT", "DELETE"), in("interrupted_pages"), nil},
 	{"committer", may("UPDATE"), in("interrupted_pages"), of("listing", "base")},
+	// The lock of a row needs one of these privileges.
 	{"committer", may("UPDATE"), in("packs"), of("condemned")},
-	// A lock of a row needs this privilege.
 	{"committer", may("UPDATE"), in("chunk_lists"), of("nested")},
 	{"committer", may("UPDATE"), in("filers"), of("walk_slots", "read_slots", "walk_latency", "walk_idle", "read_latency", "read_idle")},
 	{"committer", may("UPDATE"), in("shards"), of("last_number", "last_good", "last_good_number", "last_good_started", "last_good_files",
@@ -132,8 +132,8 @@ var Privileges = []Privilege{
 	{"monitor", may("SELECT"), in("walk_tasks", "read_batches"), of("id", "filer_id", "stalled")},
 }
 
-// stopColumns are the columns of a new stop. Nobody chooses its id: what an operator confirms is
-// what the operator has seen.
+// stopColumns are the columns that a new stop sets. The database chooses its id, so that nobody can
+// replace the stop that an operator has seen before the operator confirms it.
 var stopColumns = of("shard", "by", "snapshots", "of_snapshots", "bytes", "of_bytes", "earlier_bytes", "since")
 
 func may(actions ...string) []string { return actions }

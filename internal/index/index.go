@@ -87,10 +87,12 @@ type Index interface {
 	Dedup
 	Committing
 	Leading
+	Governing
 	Succeeding
 	Scheduling
 	Forgetting
 	Pruning
+	PruneReports
 	Sweeping
 	Braking
 	// Close closes the connections.
@@ -441,9 +443,6 @@ type Committing interface {
 	WrittenCatalog(ctx context.Context) (WrittenCatalog, error)
 	// CatalogWritten notes a catalog in the store. Of two with the same sequence, the first stays.
 	CatalogWritten(ctx context.Context, c WrittenCatalog) error
-	// CondemnPacks marks packs as condemned, for garbage collection. From then on, a batch that
-	// relies on one is refused.
-	CondemnPacks(ctx context.Context, packs []backup.PackID) error
 }
 
 // A ShardJournal is the state of a shard that a committer needs before it commits a snapshot of it.

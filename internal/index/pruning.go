@@ -129,19 +129,23 @@ type Pruning interface {
 	// NotePrune notes what a prune has freed, with the current time as its end. It fails with
 	// ErrNotLeading once the term has ended.
 	NotePrune(ctx context.Context, t Term, p Prune) error
-	// Prunes returns the prunes of the last 400 days that freed something, and the last one, oldest
-	// first.
-	Prunes(ctx context.Context) ([]Prune, error)
 
-	// PruneWork returns the state from which a pruner sees whether a pass may find something to
-	// delete.
-	PruneWork(ctx context.Context) (PruneWork, error)
 	// Forgotten returns the forgotten snapshots, those of a shard by number. Needed is set for
 	// those whose journal a kept snapshot still needs.
 	Forgotten(ctx context.Context) ([]Forgotten, error)
 	// Remove deletes a forgotten snapshot from the index, after its objects. It fails with ErrKept
 	// while the snapshot is needed.
 	Remove(ctx context.Context, id backup.SnapshotID) error
+}
+
+// PruneReports is the part of the index that reports what there may be to prune, and what was freed.
+type PruneReports interface {
+	// PruneWork returns the state from which a pruner sees whether a pass may find something to
+	// delete.
+	PruneWork(ctx context.Context) (PruneWork, error)
+	// Prunes returns the prunes of the last 400 days that freed something, and the last one, oldest
+	// first.
+	Prunes(ctx context.Context) ([]Prune, error)
 }
 
 // A Prune is what one pass of pruning has freed.

@@ -220,6 +220,7 @@ func (x *Index) Packs(ctx context.Context) iter.Seq2[index.Pack, error] {
 
 const (
 	lockPackRows = `SELECT id FROM packs WHERE {id in $1} ORDER BY id {for update}`
+	condemnPacks = `UPDATE packs SET condemned = true WHERE {id in $1}`
 	acquitPacks  = `UPDATE packs SET condemned = false WHERE deleted = 0 AND {id in $1}`
 	deletePacks  = `UPDATE packs SET deleted = {now} WHERE condemned AND deleted = 0 AND {id in $1}`
 	dropPacks    = `DELETE FROM packs WHERE deleted <> 0 AND deleted < $2 AND {id in $1}`

@@ -9,7 +9,7 @@
 // transactions, changing the setting costs nothing, so it is set before each one:
 //
 //	FULL    Commit (the commit point), BeginSnapshot, BeginDue, Fail, RequestCancel, SetBad,
-//	        CondemnPacks, CatalogWritten, and methods that create, change or remove filers,
+//	        Condemn, Acquit, Deleting, CatalogWritten, and methods that create, change or remove filers,
 //	        shards, policies and the repository
 //	NORMAL  Apply, Recorded, claims, leases, leaders, loads, bindings and plans
 //

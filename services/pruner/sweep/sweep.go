@@ -52,9 +52,15 @@ type Options struct {
 	Health  *health.Process   // nil: health is not reported
 }
 
+// Index is the part of the index that a Sweeper uses.
+type Index interface {
+	prune.Index
+	PruneWork(ctx context.Context) (index.PruneWork, error)
+}
+
 // A Sweeper prunes a repository.
 type Sweeper struct {
-	index  prune.Index
+	index  Index
 	store  store.Store
 	opts   Options
 	holder string
@@ -67,7 +73,7 @@ type Sweeper struct {
 }
 
 // New returns a Sweeper.
-func New(idx prune.Index, s store.Store, o Options) *Sweeper {
+func New(idx Index, s store.Store, o Options) *Sweeper {
 	if o.Interval <= 0 {
 		o.Interval = DefaultInterval
 	}
