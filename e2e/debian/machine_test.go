@@ -19,6 +19,8 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 	tcexec "github.com/testcontainers/testcontainers-go/exec"
 	"github.com/testcontainers/testcontainers-go/wait"
+
+	"github.com/bctl/bctl/e2e/dockertest"
 )
 
 // image returns the name of the image of an empty Debian, and makes it where it is not there.
@@ -31,7 +33,7 @@ func image(t *testing.T, docker client.APIClient) string {
 		return name
 	}
 	if _, err := exec.LookPath("debootstrap"); err != nil || os.Geteuid() != 0 {
-		missing(t, "no image "+name+", which debootstrap makes, as root")
+		dockertest.Missing(t, "no image "+name+", which debootstrap makes, as root")
 	}
 	directory := t.TempDir()
 	if err := os.Chmod(directory, 0o755); err != nil { // it becomes the root directory
@@ -48,7 +50,7 @@ func image(t *testing.T, docker client.APIClient) string {
 		t.Fatal(err)
 	}
 	progress, err := docker.ImageImport(t.Context(), client.ImageImportSource{Source: from, SourceName: "-"}, name,
-		client.ImageImportOptions{Changes: []string{"LABEL " + label + "=debian"}})
+		client.ImageImportOptions{Changes: []string{"LABEL " + dockertest.Label + "=debian"}})
 	if err == nil {
 		_, err = io.Copy(io.Discard, progress)
 		_ = progress.Close() // it was read to its end
@@ -81,7 +83,7 @@ func mirror(t *testing.T) string {
 			return strings.TrimSpace(found)
 		}
 	}
-	missing(t, "no mirror of Debian in apt's sources: set BCTL_DEBIAN_MIRROR")
+	dockertest.Missing(t, "no mirror of Debian in apt's sources: set BCTL_DEBIAN_MIRROR")
 	return ""
 }
 
@@ -121,13 +123,13 @@ func boot(t *testing.T, docker *testcontainers.DockerProvider, name, network str
 	started, err := testcontainers.Run(t.Context(), image(t, docker.Client()),
 		testcontainers.WithCmd("sh", "-c", "mount --make-rshared / && exec /sbin/init"),
 		testcontainers.WithEnv(map[string]string{"container": "docker"}),
-		testcontainers.WithLabels(map[string]string{label: "debian"}),
+		testcontainers.WithLabels(map[string]string{dockertest.Label: "debian"}),
 		testcontainers.WithConfigModifier(func(c *container.Config) { c.Hostname = name }),
 		testcontainers.WithHostConfigModifier(configure),
 		testcontainers.CustomizeRequest(testcontainers.GenericContainerRequest{ContainerRequest: testcontainers.ContainerRequest{
 			Networks: []string{network}, NetworkAliases: map[string][]string{network: {name}},
 		}}),
-		testcontainers.WithLogger(quiet{}),
+		testcontainers.WithLogger(dockertest.Quiet{}),
 		testcontainers.WithWaitStrategyAndDeadline(bootTime, wait.ForExec([]string{"systemctl", "is-system-running"}).WithPollInterval(200*time.Millisecond)),
 	)
 	if started != nil {

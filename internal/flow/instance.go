@@ -93,7 +93,7 @@ func serviceSubjectOf(role Role, site string) string {
 	if role == RoleCommitter {
 		return serviceSubject + "." + string(role)
 	}
-	return serviceSubject + "." + string(role) + "." + siteOrDefault(site)
+	return serviceSubject + "." + string(role) + "." + backup.SiteName(site)
 }
 
 // roleOf is the reverse of serviceSubjectOf.

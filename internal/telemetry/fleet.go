@@ -223,10 +223,7 @@ var works = [2]string{"task", "batch"}
 func (f *fleet) collectWork(gauge gauger, now *Fleet) {
 	sites := map[string]*siteWork{}
 	site := func(filer *backup.Filer) *siteWork {
-		name := filer.Site
-		if name == "" {
-			name = backup.DefaultSite
-		}
+		name := backup.SiteName(filer.Site)
 		if sites[name] == nil {
 			sites[name] = &siteWork{}
 		}

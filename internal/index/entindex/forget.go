@@ -12,6 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
+	"github.com/bctl/bctl/internal/settings"
 )
 
 // The actions in the log.
@@ -167,7 +168,7 @@ func (tx *Tx) count(ctx context.Context, query string, args ...any) (n int64, er
 }
 
 func checkReason(by, reason string) error {
-	if !isName(by, maxHolderBytes) || len(reason) > maxErrorBytes || !isText(reason) {
+	if !isName(by, maxHolderBytes) || len(reason) > maxErrorBytes || !settings.IsText(reason) {
 		return invalid("by %q, reason of %d bytes", by, len(reason))
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
+	"github.com/bctl/bctl/internal/settings"
 )
 
 // BeginSnapshot implements index.Catalog.
@@ -85,7 +86,7 @@ func validateSelection(s backup.Snapshot) error {
 	}
 	for _, list := range [][]string{s.Selection.Exclude, s.Selection.ExcludeIfPresent, s.Tags} {
 		for _, text := range list {
-			if !isText(text) {
+			if !settings.IsText(text) {
 				return invalid("selection or tag %q is not UTF-8", text)
 			}
 		}
