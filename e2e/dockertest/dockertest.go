@@ -42,7 +42,8 @@ func Daemon(t *testing.T) *testcontainers.DockerProvider {
 	return provider
 }
 
-// Missing skips the test because something is missing. It fails the test if BCTL_REQUIRE_DOCKER is 1.
+// Missing skips the test because something is missing. It fails the test if BCTL_REQUIRE_DOCKER is
+// 1.
 func Missing(t *testing.T, what string) {
 	t.Helper()
 	if os.Getenv("BCTL_REQUIRE_DOCKER") == "1" {

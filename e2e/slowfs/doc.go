@@ -4,7 +4,8 @@
 // can be set. Many requests at a time take longer. The file system, or a part of it, can stop
 // answering.
 //
-//	filer := slowfs.Mount(t, tree, slowfs.Options{Latency: slowfs.Latency{Stat: 2 * time.Millisecond}})
+//	slow := slowfs.Latency{Stat: 2 * time.Millisecond}
+//	filer := slowfs.Mount(t, tree, slowfs.Options{Latency: slow})
 //	backup(filer.Dir)
 //	filer.SetLatency(slowfs.Latency{})       // from the next request on
 //	filer.Hang("export/home")                // requests below it block until Resume

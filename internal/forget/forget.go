@@ -1,6 +1,11 @@
 // Package forget applies the rules of retention to the snapshots of shards. It reads the snapshots
 // and holds from the index, lets package retention decide, and adds the snapshots that the index
 // keeps in any case. So it reports beforehand exactly what would be forgotten (I19).
+//
+// # Files
+//
+//	forget.go    decides about the snapshots of a shard
+//	simulate.go  simulates the next year of a shard
 package forget
 
 import (

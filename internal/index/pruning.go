@@ -138,7 +138,8 @@ type Pruning interface {
 	Remove(ctx context.Context, id backup.SnapshotID) error
 }
 
-// PruneReports is the part of the index that reports what there may be to prune, and what was freed.
+// PruneReports is the part of the index that reports what there may be to prune, and what was
+// freed.
 type PruneReports interface {
 	// PruneWork returns the state from which a pruner sees whether a pass may find something to
 	// delete.
