@@ -202,8 +202,8 @@ func TestCancel(t *testing.T) {
 	checkNothingLeft(t, f)
 }
 
-// One command backs up everything that is registered, and tells of each shard.
-// Who interrupts it leaves the snapshots to the services.
+// One command backs up everything that is registered, and reports each shard. If it is interrupted,
+// the services continue.
 func TestBackupAll(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()

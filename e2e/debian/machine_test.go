@@ -23,7 +23,7 @@ import (
 	"github.com/bctl/bctl/e2e/dockertest"
 )
 
-// image returns the name of the image of an empty Debian, and makes it where it is not there.
+// image returns the name of the image of a minimal Debian. It creates the image on first use.
 func image(t *testing.T, docker client.APIClient) string {
 	t.Helper()
 	script, mirror := read(t, "e2e/debian/image.sh"), mirror(t)
@@ -66,8 +66,8 @@ func image(t *testing.T, docker client.APIClient) string {
 
 var archiveURL = regexp.MustCompile(`https?://\S+/debian/?(\s|$)`)
 
-// mirror is where Debian's packages come from: where the setting says, or from where this machine
-// has its own.
+// mirror returns the URL of Debian's packages: that of BCTL_DEBIAN_MIRROR, or the one that apt
+// uses.
 func mirror(t *testing.T) string {
 	t.Helper()
 	if setting := os.Getenv("BCTL_DEBIAN_MIRROR"); setting != "" {
@@ -99,8 +99,8 @@ const (
 	blockTime = 5 * time.Minute
 )
 
-// boot starts a machine, which goes with the test. Others reach it by its name. Binds are
-// directories of this machine that it sees.
+// boot starts a machine, which is removed when the test ends. Other machines reach it by its name.
+// binds are directories of this machine that it mounts.
 func boot(t *testing.T, docker *testcontainers.DockerProvider, name, network string, binds ...string) *machine {
 	t.Helper()
 	info, err := docker.Client().Info(t.Context(), client.InfoOptions{})
@@ -158,7 +158,7 @@ func (m *machine) try(ctx context.Context, block string) (status int, output str
 	return status, string(text), err
 }
 
-// run is try, of commands that have to work.
+// run is try for commands that must succeed.
 func (m *machine) run(t *testing.T, block string) string {
 	t.Helper()
 	started := time.Now()

@@ -80,7 +80,7 @@ func (c *Conn) KeepRoster(ctx context.Context, leads func() bool) {
 			r.forget(now)
 		case <-asked:
 			if leads() {
-				r.tell(ctx)
+				r.send(ctx)
 			}
 		}
 	}
@@ -151,9 +151,9 @@ func (r *roster) forget(now time.Time) {
 	}
 }
 
-// tell publishes the roster. A committer that has just started does not know all services, and does
-// not mark its roster as complete.
-func (r *roster) tell(ctx context.Context) {
+// send publishes the roster. A committer that has just started does not know all services, and
+// does not mark its roster as complete.
+func (r *roster) send(ctx context.Context) {
 	var ids []string
 	for w := range r.services {
 		ids = append(ids, w.id)
