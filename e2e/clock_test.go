@@ -48,8 +48,8 @@ func TestCommitterWhoseClockIsWrong(t *testing.T) {
 	says()
 }
 
-// A clock that was a year ahead, and is right again, stops no backups: what was begun then goes on,
-// and the shard is backed up at once, because nobody knows how old its last good snapshot is.
+// A clock that was a year ahead, and is right again, stops no backups: running snapshots continue,
+// and the shard is backed up at once, because the age of its last good snapshot is unknown.
 func TestClockThatGoesBack(t *testing.T) {
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1})

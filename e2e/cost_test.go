@@ -56,8 +56,8 @@ func (c cost) since(before cost) cost {
 	}
 }
 
-// What a snapshot costs NATS and Postgres goes by what has changed, and hardly by
-// what is there. docs/architecture.md reckons with these figures.
+// The cost of a snapshot in NATS and Postgres depends on what has changed, and hardly on the size
+// of the tree. docs/architecture.md uses these figures.
 func TestCostOfASnapshot(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
@@ -66,8 +66,8 @@ func TestCostOfASnapshot(t *testing.T) {
 	settle(t)
 	js := connect(t, f)
 	awaitQueues(t, js)
-	// A full page of the log is written for the first change after a checkpoint: before each, or by
-	// chance.
+	// After a checkpoint, the log has a full image of each page that changes. A checkpoint before
+	// each backup makes the figures repeatable.
 	backUp := func() (cost, fleet.Work) {
 		t.Helper()
 		if _, err := f.Index.DB().Exec("CHECKPOINT"); err != nil {

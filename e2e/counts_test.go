@@ -8,6 +8,7 @@ import (
 
 	"github.com/bctl/bctl/e2e/bench/profile"
 	"github.com/bctl/bctl/e2e/fleet"
+	"github.com/bctl/bctl/internal/source/treetest"
 	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
@@ -36,7 +37,7 @@ func TestUnchangedCounts(t *testing.T) {
 	for _, dir := range []string{tree, empty} {
 		repo.Backup(dir)
 	}
-	all, directories := entries(t, tree)
+	all, directories := treetest.Count(t, tree)
 
 	// backup runs the plain program, under another one, and lets that write to a file.
 	backup := func(dir string, under []string, more ...string) {

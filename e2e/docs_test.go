@@ -83,28 +83,41 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 	}
 }
 
-// The tour in a package's documentation names each of its files, in the order of the data's way.
+// The tour in a package's documentation names each of its files once. A line of it begins with the
+// names of one or more files.
 func TestDocsNameEachFile(t *testing.T) {
 	t.Parallel()
-	named := regexp.MustCompile(`(?m)^//\t([a-z]+\.go) `)
+	named := regexp.MustCompile(`(?m)^//\t((?:[a-z_0-9]+\.go(?:, ?|$| ))+)`)
 	for _, directory := range []string{
-		"../services/walker/walk", "../services/reader/read", "../services/committer/commit", "../internal/restore", "../internal/stall",
+		"services/walker/walk", "services/reader/read", "services/committer/commit", "services/bctl/cli", "services/bctl/serve",
+		"internal/doctor", "internal/flow", "internal/forget", "internal/index/entindex", "internal/installation", "internal/journal",
+		"internal/pack", "internal/restore", "internal/stall",
 	} {
-		text, err := os.ReadFile(filepath.Join(directory, "doc.go"))
+		files, err := filepath.Glob(filepath.Join("..", directory, "*.go"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		tour := map[string]bool{"doc.go": true}
-		for _, found := range named.FindAllSubmatch(text, -1) {
-			name := string(found[1])
-			if tour[name] {
-				t.Errorf("%s: the tour names %s twice", directory, name)
+		tour := map[string]bool{}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
 			}
-			tour[name] = true
-		}
-		files, err := filepath.Glob(filepath.Join(directory, "*.go"))
-		if err != nil {
-			t.Fatal(err)
+			if !strings.Contains(string(text), "\n// Package ") && !strings.HasPrefix(string(text), "// Package ") {
+				continue
+			}
+			if filepath.Base(file) == "doc.go" {
+				tour["doc.go"] = true
+			}
+			documentation, _, _ := strings.Cut(string(text), "\npackage ")
+			for _, found := range named.FindAllStringSubmatch(documentation, -1) {
+				for _, name := range strings.FieldsFunc(found[1], func(r rune) bool { return r == ',' || r == ' ' }) {
+					if tour[name] {
+						t.Errorf("%s: the tour names %s twice", directory, name)
+					}
+					tour[name] = true
+				}
+			}
 		}
 		for _, file := range files {
 			if name := filepath.Base(file); !strings.HasSuffix(name, "_test.go") {

@@ -16,7 +16,7 @@ func TestEverythingComesBack(t *testing.T) {
 	repo, tree := fleet.NewRepo(t), t.TempDir()
 	treetest.Make(t, tree, everyKind())
 	settle(t)
-	all, directories := entries(t, tree)
+	all, directories := treetest.Count(t, tree)
 
 	first := repo.Backup(tree)
 	if first.State != "committed" || first.Files != all-directories || first.Directories != directories || first.Errors != 0 {
@@ -100,7 +100,7 @@ func TestRandomChanges(t *testing.T) {
 			}
 		}
 		copies = append(copies, copyTree(t, tree))
-		all, _ := entries(t, tree)
+		all, _ := treetest.Count(t, tree)
 		made := repo.Backup("--allow-shrink", tree)
 		if made.StatCalls != all || made.Errors != 0 {
 			t.Errorf("snapshot %d of %d entries: %+v", round+1, all, made)

@@ -21,7 +21,7 @@ func checkSnapshot(t *testing.T, f *fleet.Fleet, id, tree string) fleet.Snapshot
 	t.Helper()
 	fleet.Await(t, "the snapshot to end", func() bool { return f.Index.WorkOf(id).State != "running" })
 	made, problems := f.Show(id)
-	all, directories := entries(t, tree)
+	all, directories := treetest.Count(t, tree)
 	if made.State != "committed" || made.Files != all-directories || made.Directories != directories || made.Errors != 0 {
 		t.Errorf("a tree of %d entries, %d of them directories: %+v, %v", all, directories, made, problems)
 	}
@@ -202,8 +202,8 @@ func TestCancel(t *testing.T) {
 	checkNothingLeft(t, f)
 }
 
-// One command backs up everything that is registered, and tells of each shard.
-// Who interrupts it leaves the snapshots to the services.
+// One command backs up everything that is registered, and reports each shard. If it is interrupted,
+// the services continue.
 func TestBackupAll(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()

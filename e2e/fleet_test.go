@@ -19,7 +19,7 @@ func check(t *testing.T, f *fleet.Fleet, out fleet.Output, tree string) (orphans
 		t.Fatalf("%s", out)
 	}
 	made := out.Summary(t)
-	all, directories := entries(t, tree)
+	all, directories := treetest.Count(t, tree)
 	if made.State != "committed" || made.Files != all-directories || made.Directories != directories || made.StatCalls != all || made.Errors != 0 {
 		t.Errorf("a tree of %d entries, %d of them directories: %+v", all, directories, made)
 	}
@@ -47,7 +47,7 @@ func TestFleet(t *testing.T) {
 	}
 	pages := f.Index.Count("SELECT count(*) FROM pages")
 	second := f.Backup(fleet.BackupArgs(tree)...)
-	all, _ := entries(t, tree)
+	all, _ := treetest.Count(t, tree)
 	if second.StatCalls != all || second.ReadBytes != 0 || second.StoredBytes != 0 || f.Index.Count("SELECT count(*) FROM pages") != pages {
 		t.Errorf("a backup of what has not changed: %+v", second)
 	}

@@ -39,7 +39,7 @@ func TestKilledBackupBeginsAgain(t *testing.T) {
 			backup.Kill()
 		}
 		before := index.Snapshots()
-		all, directories := entries(t, tree)
+		all, directories := treetest.Count(t, tree)
 		made := repo.Backup("--allow-shrink", tree)
 		if made.State != "committed" || made.StatCalls != all || made.Directories != directories || made.Errors != 0 {
 			t.Errorf("round %d, a tree of %d entries after %d kills: %+v", round, all, kills, made)
@@ -67,7 +67,7 @@ func TestWhatAKilledBackupStoredIsUsed(t *testing.T) {
 	tree := filepath.Join(t.TempDir(), "tree")
 	generate(t, tree, 5, shape{directories: 120, files: 40, meanBytes: 100, longNames: true})
 	settle(t)
-	all, _ := entries(t, tree)
+	all, _ := treetest.Count(t, tree)
 	var read int64 // files that the killed backup read
 	for tries := 0; read == 0; tries++ {
 		if tries == 10 {

@@ -1,9 +1,9 @@
-// Package e2e_test proves what bctl promises as a whole, with real processes
-// and real servers: everything here goes through the command line, and what
-// comes of it is judged by package treetest, by SQL, and by a look at the store's files.
+// Package e2e_test tests the promises of bctl as a whole, with real processes and real servers. The
+// tests use the command line, and check the results with package treetest, with SQL, and by reading
+// the files of the store.
 //
 //	embedded_test.go   everything comes back; what has not changed costs nothing; random changes
-//	killed_test.go     a backup is killed or interrupted: the next begins again, and uses what was stored
+//	killed_test.go     a backup is killed or interrupted: the next one reuses the stored content
 //	fleet_test.go      services over NATS, Postgres and a store; each killed in mid-run
 //	chaos_test.go      queues deleted; messages lost, late, twice (I2, I3)
 //	services_test.go   services hang, are cut off and replaced; NATS nodes die
@@ -14,13 +14,13 @@
 //	soak_test.go       random changes and faults of all kinds
 //	upgrade_test.go    services of the release before this one beside new ones
 //	cost_test.go       what a snapshot costs NATS and Postgres
-//	missing_test.go    commands that wait say what for
-//	errors_test.go     what a user is told, and the exit status
+//	missing_test.go    commands that wait report the reason
+//	errors_test.go     messages and exit status
 //	messages_test.go   messages replayed and forged
 //	lies_test.go       packs and listings that lie about their lengths
-//	secrets_test.go, content_test.go     what is shown nowhere, and not without an identity
-//	stolen_test.go, strangers_test.go    what each stolen credential can and cannot do, over TLS (docs/security.md)
-//	pagecache_test.go, strace_test.go   what a backup leaves behind, and what it asks of a file server
+//	secrets_test.go, content_test.go     secrets are shown nowhere, content only with an identity
+//	stolen_test.go, strangers_test.go    stolen credentials, over TLS (docs/security.md)
+//	pagecache_test.go, strace_test.go    traces in memory, and system calls
 //
 // A test that takes long, or needs an S3 server or a previous release, says so with package
 // testtarget. E2E_SEED=n repeats random changes, and faults; E2E_SOAK_MINUTES=n soaks for longer

@@ -35,8 +35,7 @@ func missing(t *testing.T, f *fleet.Fleet) (lacks, waits []string) {
 	return lacks, waits
 }
 
-// A backup that nobody makes says what it waits for, and goes on as soon as that is there. It was
-// silent for ever.
+// A backup without services reports what it waits for, and continues as soon as that is available.
 func TestBackupSaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{Walkers: 1, Readers: -1, Committers: -1})

@@ -332,9 +332,9 @@ func (g *guarded) success(t *testing.T, tree string) {
 		g.heard("pg_stat_activity", []byte(row))
 	}
 	g.heard("index", dump(t, g.index))
-	// What it says as it dies: all goroutines, and what is in their hands.
+	// A crash prints all goroutines with their arguments.
 	committer.Signal(syscall.SIGQUIT)
-	_ = committer.Wait() // it was told to
+	_ = committer.Wait() // it ends with the status of the signal
 	if text := g.logOf("crash", committer); !strings.Contains(text, "\ngoroutine 1 ") {
 		t.Error("it did not say what it was doing")
 	}

@@ -215,7 +215,7 @@ func (s *soak) judge(tree *soakTree) {
 	fleet.Await(s.t, "the snapshot to end", func() bool { return s.f.Index.Snapshots()[tree.id] })
 	made, problems := s.f.Show(tree.id)
 	dir := tree.mutator.dir
-	all, directories := entries(s.t, dir)
+	all, directories := treetest.Count(s.t, dir)
 	if made.State != "committed" || made.Files != all-directories || made.Directories != directories || made.StatCalls != all || made.Errors != 0 {
 		s.t.Errorf("a tree of %d entries, %d of them directories: %+v, %v", all, directories, made, problems)
 	}

@@ -241,8 +241,7 @@ func aPack(t *testing.T, f *fleet.Fleet) string {
 	return ""
 }
 
-// What somebody can do who has the folder of one role, and what he cannot: docs/security.md has the
-// table.
+// An attacker with the folder of one role can do only what the table in docs/security.md lists.
 func TestStolenCredentials(t *testing.T) {
 	t.Parallel()
 	f, tree := fleet.NewLocked(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1}, "--site", "default", "--site", "paris"), filepath.Join(t.TempDir(), "tree")

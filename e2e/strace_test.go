@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/bctl/bctl/e2e/fleet"
+	"github.com/bctl/bctl/internal/source/treetest"
 )
 
 // A backup of what has not changed stats each entry once, by the kernel's
@@ -25,7 +26,7 @@ func TestOneStatAnEntry(t *testing.T) {
 	repo.Backup(tree)
 	empty := t.TempDir()
 	repo.Backup(empty)
-	all, directories := entries(t, tree)
+	all, directories := treetest.Count(t, tree)
 
 	// What bctl calls for its own files is the same for an empty tree.
 	own := traced(t, repo, strace, empty)

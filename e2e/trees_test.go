@@ -117,22 +117,6 @@ func randomContent(random *rand.Rand, buf []byte, meanBytes int) []byte {
 	return content
 }
 
-// entries counts what is in the tree, its root too.
-func entries(t testing.TB, dir string) (all, directories int64) {
-	t.Helper()
-	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		all++
-		if d.IsDir() {
-			directories++
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all, directories
-}
-
 // copyTree copies a tree with all its attributes, by other means than ours.
 func copyTree(t testing.TB, dir string) string {
 	t.Helper()

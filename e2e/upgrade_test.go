@@ -283,8 +283,7 @@ func TestUpgradeOfARepository(t *testing.T) {
 	treetest.Equal(t, before, r.Restore(first.Snapshot))
 	treetest.Equal(t, tree, r.Restore(second.Snapshot))
 
-	// What is newer than this binary and says that it can work with it is worked with; what does
-	// not is refused.
+	// This binary accepts a newer schema that declares itself compatible, and refuses any other.
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "index.db")+"?_pragma=busy_timeout(10000)")
 	if err != nil {
 		t.Fatal(err)

@@ -41,6 +41,7 @@ var Privileges = []Privilege{
 	{"committer", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("pages", "walk_tasks", "read_batches", "slice_parts"), nil},
 	{"committer", may("SELECT", "INSERT", "DELETE"), in("interrupted_pages"), nil},
 	{"committer", may("UPDATE"), in("interrupted_pages"), of("listing", "base")},
+	// The lock of a row needs one of these privileges.
 	{"committer", may("UPDATE"), in("packs"), of("condemned")},
 	// Numbers of catalogs are used once.
 	{"committer", may("SELECT"), in("catalog_numbers"), nil},
@@ -121,8 +122,8 @@ var Privileges = []Privilege{
 	{"operator", may("SELECT"), in("log"), nil},
 	{"operator", may("INSERT"), in("log"), of("time", "by", "action", "subject", "reason")},
 	// They confirm what the brake has stopped. A trigger writes the identity of a confirmation. How
-	// many operators must confirm is for the admin to say and, if that is more than one, how much the
-	// brake allows, too.
+	// many operators must confirm is for the admin to say and, if that is more than one, how much
+	// the brake allows, too.
 	{"operator", may("SELECT"), in("brake", "stops", "confirmations"), nil},
 	{"operator", may("UPDATE"), in("brake"), of("snapshots", "min_snapshots", "bytes", "min_bytes")},
 	{"operator", may("INSERT"), in("stops"), stopColumns},
@@ -137,8 +138,8 @@ var Privileges = []Privilege{
 	{"monitor", may("SELECT"), in("walk_tasks", "read_batches"), of("id", "filer_id", "stalled")},
 }
 
-// stopColumns are the columns of a new stop. Nobody chooses its id: what an operator confirms is what
-// the operator has seen.
+// stopColumns are the columns that a new stop sets. The database chooses its id, so that nobody can
+// replace the stop that an operator has seen before the operator confirms it.
 var stopColumns = of("shard", "by", "snapshots", "of_snapshots", "bytes", "of_bytes", "earlier_bytes", "since")
 
 func may(actions ...string) []string { return actions }

@@ -237,7 +237,8 @@ func writeIndexed(c *chapter, all []indexed, s shape) {
 	writeGrown(c, all[2:])
 }
 
-// writeGrown compares what came to the store and the index with the packs, which have what has changed.
+// writeGrown compares what came to the store and the index with the packs, which have what has
+// changed.
 func writeGrown(c *chapter, all []indexed) {
 	c.say("After %.0f%% of the files had changed, %d times:", 100*c.runner.o.churnShare, len(all))
 	rows := [][]string{{"snapshot", "packs", "segments", "rows and indexes", "all, × the packs", "WAL bytes", "database grew by"}}

@@ -24,7 +24,7 @@ type report struct {
 	tools []*tool
 }
 
-// A result is what a tool's samples of one step come to.
+// A result summarizes a tool's samples of one step.
 type result struct {
 	Step           step    `json:"step"`
 	Tool           string  `json:"tool"`
@@ -112,7 +112,7 @@ func (r *report) step(s step) []result {
 	return of
 }
 
-// write puts all of it into a chapter.
+// write writes the report into a chapter.
 func (r *report) write(c *chapter) {
 	c.Data = r
 	c.say("%s: %d files in %d directories, %d MB.", r.Preset, r.Tree.Files, r.Tree.Directories, r.Tree.Bytes/1e6)

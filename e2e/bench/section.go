@@ -62,7 +62,7 @@ func (o *options) chosen() ([]section, error) {
 	return slices.DeleteFunc(sections(), func(s section) bool { return !slices.Contains(wanted, s.name) }), nil
 }
 
-// A runner is what a section works with.
+// A runner has what all sections need: options, programs and a directory.
 type runner struct {
 	o        *options
 	self     string // this program
@@ -111,7 +111,7 @@ func (c *chapter) plot(name, alt, svg string) {
 	c.say("![%s](%s.svg)", alt, name)
 }
 
-// must is one of the criteria.
+// must adds a criterion.
 func (c *chapter) must(holds bool, criterion, measured, wanted string) {
 	c.Verdicts = append(c.Verdicts, verdict{c.Name, criterion, measured, wanted, holds})
 }
@@ -175,7 +175,7 @@ func (d *document) writeJSON() error {
 	return os.WriteFile(d.options.jsonFile, append(data, '\n'), 0o644)
 }
 
-// A verdict is whether one of the criteria holds.
+// A verdict reports whether a criterion holds.
 type verdict struct {
 	Chapter   string `json:"chapter"`
 	Criterion string `json:"criterion"`

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 //	hold FILE                 locks a file until the script ends
 //	sql FILE STATEMENT        changes a SQLite database
 //	disk DIR BYTES            mounts an empty file system of that size, until the script ends
-//	disk DIR STATE            makes it read-only, writable, full (of a file) or free (without that file)
+//	disk DIR STATE            makes it read-only, writable, full (with a file) or free (without it)
 //	bind FROM TO              bind-mounts a directory or file, until the script ends or unbinds TO
 //	unbind TO                 undoes it
 //

@@ -2,7 +2,6 @@ package containers
 
 import (
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
@@ -96,7 +95,7 @@ func (b *backup) judge(t *testing.T) {
 		t.Fatalf("%s", out)
 	}
 	made := out.Summary(t)
-	all, directories := entries(t, b.tree)
+	all, directories := treetest.Count(t, b.tree)
 	if made.State != "committed" || made.Files != all-directories || made.Directories != directories || made.StatCalls != all || made.Errors != 0 {
 		t.Errorf("a tree of %d entries, %d of them directories: %+v", all, directories, made)
 	}
@@ -132,20 +131,4 @@ func makeTree(t *testing.T, dir string, s shape) {
 	}
 	treetest.Make(t, dir, tree)
 	<-time.After(50 * time.Millisecond) // what changes later has a later time, by the clock's grain
-}
-
-// entries counts what is in the tree, its root too.
-func entries(t *testing.T, dir string) (all, directories int64) {
-	t.Helper()
-	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		all++
-		if d.IsDir() {
-			directories++
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all, directories
 }

@@ -17,6 +17,8 @@ import (
 
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
+
+	"github.com/bctl/bctl/e2e/dockertest"
 )
 
 // The images of the project, by the variables of compose.yaml that name them.
@@ -31,27 +33,17 @@ func images(t *testing.T, provider *testcontainers.DockerProvider, docker client
 		}
 	}
 	// The image that the last run has built has lost its name to that of this one.
-	dangling := make(client.Filters).Add("dangling", "true").Add("label", label+"=yes")
+	dangling := make(client.Filters).Add("dangling", "true").Add("label", dockertest.Label+"=yes")
 	if _, err := docker.ImagePrune(t.Context(), client.ImagePruneOptions{Filters: dangling}); err != nil {
 		t.Errorf("remove old images: %v", err)
 	}
 	return made
 }
 
-// root is bctl's source tree.
-func root(t *testing.T) string {
-	t.Helper()
-	path, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 func output(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	command := exec.Command(program, args...)
-	command.Dir, command.Stderr = root(t), os.Stderr
+	command.Dir, command.Stderr = dockertest.Root(t), os.Stderr
 	text, err := command.Output()
 	if err != nil {
 		t.Fatalf("%s %v: %v", program, args, err)
@@ -65,13 +57,13 @@ func bctlImage(t *testing.T, provider *testcontainers.DockerProvider) string {
 	directory := t.TempDir()
 	binary := filepath.Join(directory, "bctl")
 	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-o", binary, "./services/bctl")
-	build.Dir, build.Env = root(t), append(os.Environ(), "CGO_ENABLED=0")
+	build.Dir, build.Env = dockertest.Root(t), append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build bctl: %v:\n%s", err, text)
 	}
 	context := filepath.Join(directory, "context")
 	output(t, "deploy/rootfs.sh", binary, context)
-	dockerfile, err := os.ReadFile(filepath.Join(root(t), "deploy", "Dockerfile"))
+	dockerfile, err := os.ReadFile(filepath.Join(dockertest.Root(t), "deploy", "Dockerfile"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +72,9 @@ func bctlImage(t *testing.T, provider *testcontainers.DockerProvider) string {
 	}
 	name, err := provider.BuildImage(t.Context(), &testcontainers.ContainerRequest{FromDockerfile: testcontainers.FromDockerfile{
 		Context: context, Repo: "bctl-e2e/bctl", Tag: "latest", KeepImage: true,
-		BuildOptionsModifier: func(o *client.ImageBuildOptions) { o.Target, o.Labels = "prebuilt", map[string]string{label: "yes"} },
+		BuildOptionsModifier: func(o *client.ImageBuildOptions) {
+			o.Target, o.Labels = "prebuilt", map[string]string{dockertest.Label: "yes"}
+		},
 	}})
 	if err != nil {
 		t.Fatalf("build deploy/Dockerfile: %v", err)
@@ -105,7 +99,7 @@ type directory struct {
 // withShell is an image with /bin/sh.
 func withShell(t *testing.T, name string) *image {
 	t.Helper()
-	i := &image{name: name, files: map[string]string{}, texts: map[string]string{}, dirs: map[string]directory{}, changes: []string{"LABEL " + label + "=yes"}}
+	i := &image{name: name, files: map[string]string{}, texts: map[string]string{}, dirs: map[string]directory{}, changes: []string{"LABEL " + dockertest.Label + "=yes"}}
 	i.program(t, "/bin/sh", "/bin/sh")
 	return i
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/bctl/bctl/e2e/dockertest"
 	"github.com/bctl/bctl/e2e/fleet"
 )
 
@@ -88,8 +89,8 @@ func (p *project) mountStore(t *testing.T) {
 
 func (p *project) command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	deploy := filepath.Join(root(t), "deploy", "compose.yaml")
-	override := filepath.Join(root(t), "e2e", "containers", "testdata", "override.yaml")
+	deploy := filepath.Join(dockertest.Root(t), "deploy", "compose.yaml")
+	override := filepath.Join(dockertest.Root(t), "e2e", "containers", "testdata", "override.yaml")
 	command := exec.Command(output(t, "e2e/tool.sh", "compose"), append([]string{"--project-name", p.name, "--file", deploy, "--file", override, "--ansi", "never", "--progress", "quiet"}, args...)...)
 	command.Env = p.env
 	return command

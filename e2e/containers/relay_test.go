@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// A relay is a place on this machine that leads to a port of a container, wherever that is at the
-// time of a connection: a container that was started or connected again may have another address.
+// A relay is an address of this machine that forwards connections to a port of a container. It
+// looks up the address of the container for each connection, because that changes when the
+// container is started or connected again.
 type relay struct {
 	to    func(context.Context) (string, error)
 	owned sync.WaitGroup
@@ -65,7 +66,7 @@ func (r *relay) forward(ctx context.Context, from net.Conn) {
 	ended := make(chan struct{}, 2)
 	for _, way := range [][2]net.Conn{{from, to}, {to, from}} {
 		r.owned.Go(func() {
-			_, _ = io.Copy(way[0], way[1]) // the other side is told by the end of the connection
+			_, _ = io.Copy(way[0], way[1]) // the end of the connection reports an error to the other side
 			ended <- struct{}{}
 		})
 	}

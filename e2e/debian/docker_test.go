@@ -7,18 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/testcontainers/testcontainers-go"
+	"github.com/bctl/bctl/e2e/dockertest"
 )
 
-// label marks images and containers that are made here.
-const label = "bctl.e2e"
-
 func TestMain(m *testing.M) {
-	// Ryuk removes what a killed test leaves, but its image is in a registry. What is
-	// left here has a label: docker rm -f $(docker ps -aq --filter label=bctl.e2e=debian).
-	if os.Getenv("TESTCONTAINERS_RYUK_DISABLED") == "" {
-		_ = os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true") // fails for names with "=" only
-	}
+	dockertest.WithoutReaper()
 	status := m.Run()
 	for _, do := range atExit {
 		do()
@@ -26,58 +19,13 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// atExit is what is done when all tests have ended.
+// atExit are the calls that TestMain makes after all tests.
 var atExit []func()
-
-// docker returns the daemon, or skips the test.
-func docker(t *testing.T) *testcontainers.DockerProvider {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("runs containers: run without -short")
-	}
-	// Without a logger: the steps of testcontainers are not of interest.
-	provider, err := testcontainers.NewDockerProvider(testcontainers.WithLogger(quiet{}))
-	if err == nil {
-		err = provider.Health(t.Context())
-	}
-	if err != nil {
-		missing(t, "no Docker: "+err.Error())
-	}
-	t.Cleanup(func() {
-		if err := provider.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return provider
-}
-
-// missing skips the test, unless all that can be had has to be there.
-func missing(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("BCTL_REQUIRE_DOCKER") == "1" {
-		t.Fatalf("BCTL_REQUIRE_DOCKER is 1, and there is %s", what)
-	}
-	t.Skip(what)
-}
-
-type quiet struct{}
-
-func (quiet) Printf(string, ...any) {}
-
-// root is bctl's source tree.
-func root(t *testing.T) string {
-	t.Helper()
-	path, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
 
 // read returns a file of the source tree.
 func read(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root(t), filepath.FromSlash(name)))
+	text, err := os.ReadFile(filepath.Join(dockertest.Root(t), filepath.FromSlash(name)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +36,7 @@ func read(t *testing.T, name string) string {
 func output(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), program, args...)
-	command.Dir = root(t)
+	command.Dir = dockertest.Root(t)
 	var stderr strings.Builder
 	command.Stderr = &stderr
 	text, err := command.Output()

@@ -19,9 +19,11 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 	tcexec "github.com/testcontainers/testcontainers-go/exec"
 	"github.com/testcontainers/testcontainers-go/wait"
+
+	"github.com/bctl/bctl/e2e/dockertest"
 )
 
-// image returns the name of the image of an empty Debian, and makes it where it is not there.
+// image returns the name of the image of a minimal Debian. It creates the image on first use.
 func image(t *testing.T, docker client.APIClient) string {
 	t.Helper()
 	script, mirror := read(t, "e2e/debian/image.sh"), mirror(t)
@@ -31,7 +33,7 @@ func image(t *testing.T, docker client.APIClient) string {
 		return name
 	}
 	if _, err := exec.LookPath("debootstrap"); err != nil || os.Geteuid() != 0 {
-		missing(t, "no image "+name+", which debootstrap makes, as root")
+		dockertest.Missing(t, "no image "+name+", which debootstrap makes, as root")
 	}
 	directory := t.TempDir()
 	if err := os.Chmod(directory, 0o755); err != nil { // it becomes the root directory
@@ -48,7 +50,7 @@ func image(t *testing.T, docker client.APIClient) string {
 		t.Fatal(err)
 	}
 	progress, err := docker.ImageImport(t.Context(), client.ImageImportSource{Source: from, SourceName: "-"}, name,
-		client.ImageImportOptions{Changes: []string{"LABEL " + label + "=debian"}})
+		client.ImageImportOptions{Changes: []string{"LABEL " + dockertest.Label + "=debian"}})
 	if err == nil {
 		_, err = io.Copy(io.Discard, progress)
 		_ = progress.Close() // it was read to its end
@@ -64,8 +66,8 @@ func image(t *testing.T, docker client.APIClient) string {
 
 var archiveURL = regexp.MustCompile(`https?://\S+/debian/?(\s|$)`)
 
-// mirror is where Debian's packages come from: where the setting says, or from where this machine
-// has its own.
+// mirror returns the URL of Debian's packages: that of BCTL_DEBIAN_MIRROR, or the one that apt
+// uses.
 func mirror(t *testing.T) string {
 	t.Helper()
 	if setting := os.Getenv("BCTL_DEBIAN_MIRROR"); setting != "" {
@@ -81,7 +83,7 @@ func mirror(t *testing.T) string {
 			return strings.TrimSpace(found)
 		}
 	}
-	missing(t, "no mirror of Debian in apt's sources: set BCTL_DEBIAN_MIRROR")
+	dockertest.Missing(t, "no mirror of Debian in apt's sources: set BCTL_DEBIAN_MIRROR")
 	return ""
 }
 
@@ -97,8 +99,8 @@ const (
 	blockTime = 5 * time.Minute
 )
 
-// boot starts a machine, which goes with the test. Others reach it by its name. Binds are
-// directories of this machine that it sees.
+// boot starts a machine, which is removed when the test ends. Other machines reach it by its name.
+// binds are directories of this machine that it mounts.
 func boot(t *testing.T, docker *testcontainers.DockerProvider, name, network string, binds ...string) *machine {
 	t.Helper()
 	info, err := docker.Client().Info(t.Context(), client.InfoOptions{})
@@ -121,13 +123,13 @@ func boot(t *testing.T, docker *testcontainers.DockerProvider, name, network str
 	started, err := testcontainers.Run(t.Context(), image(t, docker.Client()),
 		testcontainers.WithCmd("sh", "-c", "mount --make-rshared / && exec /sbin/init"),
 		testcontainers.WithEnv(map[string]string{"container": "docker"}),
-		testcontainers.WithLabels(map[string]string{label: "debian"}),
+		testcontainers.WithLabels(map[string]string{dockertest.Label: "debian"}),
 		testcontainers.WithConfigModifier(func(c *container.Config) { c.Hostname = name }),
 		testcontainers.WithHostConfigModifier(configure),
 		testcontainers.CustomizeRequest(testcontainers.GenericContainerRequest{ContainerRequest: testcontainers.ContainerRequest{
 			Networks: []string{network}, NetworkAliases: map[string][]string{network: {name}},
 		}}),
-		testcontainers.WithLogger(quiet{}),
+		testcontainers.WithLogger(dockertest.Quiet{}),
 		testcontainers.WithWaitStrategyAndDeadline(bootTime, wait.ForExec([]string{"systemctl", "is-system-running"}).WithPollInterval(200*time.Millisecond)),
 	)
 	if started != nil {
@@ -156,7 +158,7 @@ func (m *machine) try(ctx context.Context, block string) (status int, output str
 	return status, string(text), err
 }
 
-// run is try, of commands that have to work.
+// run is try for commands that must succeed.
 func (m *machine) run(t *testing.T, block string) string {
 	t.Helper()
 	started := time.Now()

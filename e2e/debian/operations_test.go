@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/testcontainers/testcontainers-go/network"
+
+	"github.com/bctl/bctl/e2e/dockertest"
 )
 
 const page = "docs/operations.md"
@@ -21,8 +23,8 @@ type reading struct {
 // From an empty Debian to a scheduled backup that is restored equal, and on: with another filer,
 // another machine, other credentials and a newer version. What is typed is what the page says.
 func TestOperations(t *testing.T) {
-	docker := docker(t)
-	net, err := network.New(t.Context(), network.WithLabels(map[string]string{label: "debian"}))
+	docker := dockertest.Daemon(t)
+	net, err := network.New(t.Context(), network.WithLabels(map[string]string{dockertest.Label: "debian"}))
 	if err != nil {
 		t.Fatal(err)
 	}

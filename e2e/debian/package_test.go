@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/bctl/bctl/e2e/dockertest"
 )
 
 // A release is what goreleaser has made, for this machine's architecture only.
@@ -61,7 +63,7 @@ func releaseOf(t *testing.T, build string, skip ...string) *release {
 		t.Fatal(err)
 	}
 	command := exec.CommandContext(t.Context(), tool(t, "goreleaser", ""), "release", "--snapshot", "--clean", "--config", config, "--skip", strings.Join(append(skip, "publish"), ","))
-	command.Dir = root(t)
+	command.Dir = dockertest.Root(t)
 	command.Env = append(os.Environ(), "BCTL_BUILD="+build, "PATH="+filepath.Dir(tool(t, "cyclonedx-gomod", ""))+":"+os.Getenv("PATH"))
 	if text, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v:\n%s", command, err, text)

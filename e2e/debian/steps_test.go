@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/bctl/bctl/e2e/dockertest"
 	"github.com/bctl/bctl/internal/installation"
 	"github.com/bctl/bctl/internal/testenv"
 )
@@ -46,7 +47,7 @@ func shell(t *testing.T, block string, environment ...string) (output string, er
 // would not be read is not made.
 func TestPrometheusIsAddedTo(t *testing.T) {
 	if _, err := exec.LookPath("promtool"); err != nil {
-		missing(t, "no promtool")
+		dockertest.Missing(t, "no promtool")
 	}
 	const others = `# Ours.
 global:

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/bctl/bctl/e2e/dockertest"
 )
 
 // mostExposed is how exposed systemd-analyze may call a unit, of 10. It says 1.1 of the committer
@@ -23,10 +25,10 @@ var (
 func TestUnitsAreValidAndSandboxed(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
-		missing(t, "no systemd-analyze")
+		dockertest.Missing(t, "no systemd-analyze")
 	}
 	for _, pattern := range []string{"*.service", "servers/*.service"} { // the timer is TestIndexIsDumped's
-		units, err := filepath.Glob(filepath.Join(root(t), "deploy/systemd", pattern))
+		units, err := filepath.Glob(filepath.Join(dockertest.Root(t), "deploy/systemd", pattern))
 		if err != nil || len(units) < 2 {
 			t.Fatalf("%d units fit %s (%v)", len(units), pattern, err)
 		}

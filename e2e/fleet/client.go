@@ -295,7 +295,7 @@ func (r *Running) Wait() Output {
 	return out
 }
 
-// String tells the whole, for the message of a failed test.
+// String returns the command with all of its output, for the message of a failed test.
 func (o Output) String() string {
 	var b strings.Builder
 	b.WriteString("bctl " + strings.Join(o.Args, " "))

@@ -5,7 +5,8 @@
 //	repo.Must("backup", tree)                     // fails the test unless the exit status is 0
 //	running := repo.Start("backup", tree)         // running.Kill(), running.Signal(syscall.SIGINT)
 //
-//	f := fleet.New(t, fleet.Options{})            // NATS, Postgres, a directory as store, 2 walkers, 2 readers, 2 committers
+//	f := fleet.New(t, fleet.Options{})            // NATS, Postgres, a directory as store, and
+//	                                              // 2 walkers, 2 readers, 2 committers
 //	backup, id := f.StartBackup(tree)
 //	fleet.Await(t, "a settled task", func() bool { return f.Index.Work().TasksSettled > 0 })
 //	f.Walkers[0].Kill()

@@ -34,7 +34,7 @@ func (s *Service) Restart() {
 	s.dead = false
 }
 
-// Retire tells the service to stop, as a rolling restart does, and fails the test unless it does.
+// Retire stops the service as a rolling restart does, and fails the test if it does not stop.
 func (s *Service) Retire() {
 	s.t.Helper()
 	s.checkStop()
@@ -51,9 +51,8 @@ func (s *Service) Heal() {
 	}
 }
 
-// Service starts one more service of a kind, with settings of its own as
-// environment variables. It is told to stop when the test ends, and has to do so; one that ended
-// without having been told fails the test.
+// Service starts one more service of a kind, with additional environment variables. It is stopped
+// when the test ends. The test fails if the service does not stop, or if it has ended by itself.
 func (f *Fleet) Service(kind string, env ...string) *Service {
 	f.t.Helper()
 	f.started++

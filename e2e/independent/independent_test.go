@@ -170,7 +170,7 @@ func TestRestoreFromDocumentation(t *testing.T) {
 	m.restored(fourth, tree)
 }
 
-// What is not what the filer had is said, and the rest is restored.
+// A restore reports each flaw of a snapshot, and restores everything else.
 func TestFlawsAreSaid(t *testing.T) {
 	python(t)
 	m := newMaker(t)
@@ -201,7 +201,7 @@ func TestFlawsAreSaid(t *testing.T) {
 	}
 }
 
-// What is missing, damaged or forged is refused, whatever it is.
+// Objects that are missing, damaged or forged are refused.
 func TestDamageIsRefused(t *testing.T) {
 	python(t)
 	m := newMaker(t)

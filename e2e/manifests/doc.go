@@ -1,10 +1,11 @@
-// Package manifests tests deploy/kubernetes as far as that goes without a cluster. Every overlay is
-// built with kustomize, with what a real bctl deploy init has made, and then
+// Package manifests tests deploy/kubernetes without a cluster. It builds every overlay with
+// kustomize and the output of a real bctl deploy init, and checks that the result
 //
 //	kinds_test.go       is what Kubernetes, KEDA and the Prometheus operator know, field by field
-//	references_test.go  names only what is there: selectors, secrets, volumes, ports, targets of scaling
-//	pods_test.go        asks for no more rights than it needs, is admitted, has limits, and can be drained
-//	identities_test.go  gives each pod its own certificate, and nobody the authority's key or what opens backups
+//	references_test.go  refers only to things that exist: selectors, secrets, volumes, ports …
+//	pods_test.go        has no needless rights, is admitted, has limits, and can be drained
+//	identities_test.go  gives each pod its own certificate, and no pod an identity or the key of the
+//	                    authority
 //	start_test.go       has arguments, settings, ports and probes that the real bctl understands
 //	docs_test.go        is used as docs/kubernetes.md says, word for word
 //

@@ -4,7 +4,8 @@
 // that dies, and the index of hundreds of filers.
 //
 //	make bench-scale
-//	go test -C e2e ./scale -run '^$' -bench ScaleOut -benchtime 1x -args -assert -results $PWD/docs/bench
+//	go test -C e2e ./scale -run '^$' -bench ScaleOut -benchtime 1x \
+//		-args -assert -results $PWD/docs/bench
 //
 // Each benchmark runs processes and servers, and one iteration suffices. Conditions that do not
 // depend on the speed of the machine (limits hold, plans use indexes) are always checked, some of

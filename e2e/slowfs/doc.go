@@ -4,7 +4,8 @@
 // can be set. Many requests at a time take longer. The file system, or a part of it, can stop
 // answering.
 //
-//	filer := slowfs.Mount(t, tree, slowfs.Options{Latency: slowfs.Latency{Stat: 2 * time.Millisecond}})
+//	slow := slowfs.Latency{Stat: 2 * time.Millisecond}
+//	filer := slowfs.Mount(t, tree, slowfs.Options{Latency: slow})
 //	backup(filer.Dir)
 //	filer.SetLatency(slowfs.Latency{})       // from the next request on
 //	filer.Hang("export/home")                // requests below it block until Resume
@@ -14,8 +15,8 @@
 //
 // It resembles an NFS mount closely enough to measure the cost of a backup:
 //
-//   - The kernel keeps no names and, unless told, no attributes: each stat, and
-//     each part of a path that is opened, is a request. There is no READDIRPLUS.
+//   - The kernel caches no names and, by default, no attributes: each stat, and each component of a
+//     path that is opened, is a request. There is no READDIRPLUS.
 //   - Names, inodes, sizes, times, owners and modes are those of the directory;
 //     changes of the directory show at once.
 //   - A descriptor stays with its file. If the file is gone, or its snapshot has

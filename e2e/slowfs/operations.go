@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// operations answer the kernel. What is not here it is told not to ask again.
+// operations implement the requests of the kernel. For all others RawFileSystem returns ENOSYS,
+// after which the kernel does not send them again.
 type operations struct {
 	fuse.RawFileSystem
 	load        *load

@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -100,6 +101,9 @@ type Shard struct {
 
 // DefaultSite is the site of filers and workers for which none is set.
 const DefaultSite = "default"
+
+// SiteName returns site, or DefaultSite if site is empty.
+func SiteName(site string) string { return cmp.Or(site, DefaultSite) }
 
 var siteName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
 

@@ -21,6 +21,13 @@ type ChunkID [16]byte
 // String returns the 32 hexadecimal digits.
 func (id ChunkID) String() string { return hex.EncodeToString(id[:]) }
 
+// Probes returns the positions of the chunk in a Bloom filter: at, at+step, at+2*step and so on.
+// The id is a hash, so two parts of it are independent hashes. The step is odd, so that in a filter
+// whose size is a power of 2 the positions differ.
+func (id ChunkID) Probes() (at, step uint64) {
+	return binary.LittleEndian.Uint64(id[:8]), binary.LittleEndian.Uint64(id[8:]) | 1
+}
+
 // A PackID names one pack. It is random and chosen by each attempt to make the pack, so that two
 // attempts never write the same object.
 type PackID [16]byte

@@ -74,8 +74,8 @@ type PageChange struct {
 	Ended  bool
 	Digest PageDigest
 	PageVersion
-	// Replaces is the listing of the base's version of an added page, if the listing may be stored as
-	// a patch of it.
+	// Replaces is the listing of the base's version of an added page, if the listing may be stored
+	// as a patch of it.
 	Replaces []byte
 }
 

@@ -17,6 +17,25 @@
 // does. They change nothing: a permission is tested with a request that the server refuses for
 // another reason. The exception are small objects in the store, which are deleted if that is
 // allowed, and reported otherwise. Findings never contain secrets.
+//
+// # Files
+//
+//	doctor.go         runs the groups of checks, and collects the findings
+//	parts.go          what to test, and for which role
+//	text.go           words and figures of findings
+//	configuration.go  settings and the environment
+//	machine.go        kernel, open files, memory and clock of this machine
+//	clock.go          differences between clocks
+//	source.go         a directory to be backed up
+//	local.go          an index in SQLite, and a store in a directory
+//	postgres.go       Postgres
+//	nats.go           NATS
+//	s3.go             S3
+//	objects.go        puts, gets and deletes objects of a store
+//	tls.go            certificates
+//	together.go       whether index and store belong together
+//	restoring.go      identity, and packs that are needed to restore
+//	brake.go          deletions that wait for operators
 package doctor
 
 import (

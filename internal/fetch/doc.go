@@ -24,7 +24,7 @@
 //     taken from other packs that have them.
 //   - If no pack provides a chunk, Sink.Fail is called, and the other chunks continue.
 //   - If the index or store cannot be reached, the identity is wrong, or the context has ended, Get
-//     returns the error. Sinks that were not called yet are not called any more.
+//     returns the error, and calls no more Sinks.
 //
 // # Memory
 //

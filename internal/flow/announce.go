@@ -185,7 +185,7 @@ func (c *Conn) drained(heard <-chan *nats.Msg, inbox string, worker *Instance, w
 		case m := <-heard:
 			if m.Subject == inbox {
 				if m.Header.Get("Status") == noResponders {
-					return Instance{}, false, fmt.Errorf("%s %s does not run any more: %w", worker.Role, worker.Name, backup.ErrNotFound)
+					return Instance{}, false, fmt.Errorf("%s %s no longer runs: %w", worker.Role, worker.Name, backup.ErrNotFound)
 				}
 				continue
 			}

@@ -31,7 +31,7 @@ const (
 // ctx is done. Stalled deliveries do not count against limit. handle must not block for long: it
 // may end the delivery later, from any goroutine.
 func (c *Conn) ConsumeWalk(ctx context.Context, site string, limit int, handle func(*backup.WalkTask, *Delivery)) {
-	consume(ctx, c, walkQueue(site), hold{limit, workPullers, maxStalled, idleFirst}, func(msg jetstream.Msg) (func(*Delivery), error) {
+	consume(ctx, c, walkQueue(site), intake{limit, workPullers, maxStalled, idleFirst}, func(msg jetstream.Msg) (func(*Delivery), error) {
 		task, err := Walk.decode(msg.Data())
 		return func(d *Delivery) { handle(task, d) }, err
 	})
@@ -39,7 +39,7 @@ func (c *Conn) ConsumeWalk(ctx context.Context, site string, limit int, handle f
 
 // ConsumeRead is ConsumeWalk for read batches.
 func (c *Conn) ConsumeRead(ctx context.Context, site string, limit int, handle func(*backup.ReadBatch, *Delivery)) {
-	consume(ctx, c, readQueue(site), hold{limit, workPullers, maxStalled, 0}, func(msg jetstream.Msg) (func(*Delivery), error) {
+	consume(ctx, c, readQueue(site), intake{limit, workPullers, maxStalled, 0}, func(msg jetstream.Msg) (func(*Delivery), error) {
 		batch, err := Read.decode(msg.Data())
 		return func(d *Delivery) { handle(batch, d) }, err
 	})
@@ -56,7 +56,7 @@ type Received struct {
 
 // ConsumeResults is ConsumeWalk for the results of workers.
 func (c *Conn) ConsumeResults(ctx context.Context, limit int, handle func(Received)) {
-	consume(ctx, c, commitQueue, hold{limit, resultPullers, 0, 0}, func(msg jetstream.Msg) (func(*Delivery), error) {
+	consume(ctx, c, commitQueue, intake{limit, resultPullers, 0, 0}, func(msg jetstream.Msg) (func(*Delivery), error) {
 		var r Received
 		var err error
 		switch msg.Subject() {
@@ -75,8 +75,8 @@ func (c *Conn) ConsumeResults(ctx context.Context, limit int, handle func(Receiv
 	})
 }
 
-// A hold limits how much of a queue a consumer takes.
-type hold struct {
+// An intake limits how much of a queue a consumer takes.
+type intake struct {
 	limit   int // deliveries in progress at a time
 	pullers int // requests waiting at a time
 	stalled int // stalled deliveries in addition to limit
@@ -92,17 +92,17 @@ const idleFirst = 10 * time.Millisecond
 
 // consume requests messages only as fast as they are handled: no message waits in a buffer of this
 // process while its time to acknowledge runs.
-func consume(ctx context.Context, c *Conn, q queue, h hold, decode func(jetstream.Msg) (func(*Delivery), error)) {
-	hand := newInHand(h.limit, h.stalled)
+func consume(ctx context.Context, c *Conn, q queue, in intake, decode func(jetstream.Msg) (func(*Delivery), error)) {
+	hand := newInHand(in.limit, in.stalled)
 	var owned sync.WaitGroup
 	owned.Go(func() { hand.keepAlive(ctx, c.ackWait) })
-	for range min(h.limit, h.pullers) {
+	for range min(in.limit, in.pullers) {
 		owned.Go(func() {
 			delay := retryDelay
 			for ctx.Err() == nil {
 				asked := time.Now()
 				c.opts.Moved()
-				err := c.pull(ctx, q, h, hand, decode)
+				err := c.pull(ctx, q, in, hand, decode)
 				if err == nil || ctx.Err() != nil {
 					continue
 				}
@@ -119,7 +119,7 @@ func consume(ctx context.Context, c *Conn, q queue, h hold, decode func(jetstrea
 }
 
 // pull takes messages until something fails.
-func (c *Conn) pull(ctx context.Context, q queue, h hold, hand *inHand, decode func(jetstream.Msg) (func(*Delivery), error)) error {
+func (c *Conn) pull(ctx context.Context, q queue, in intake, hand *inHand, decode func(jetstream.Msg) (func(*Delivery), error)) error {
 	asking, cancel := context.WithTimeout(ctx, nextWait)
 	consumer, err := c.js.Consumer(asking, q.stream, q.consumer)
 	cancel()
@@ -138,8 +138,8 @@ func (c *Conn) pull(ctx context.Context, q queue, h hold, hand *inHand, decode f
 			<-hand.free
 			return err
 		}
-		if h.wait > 0 && c.opts.InProcess == nil {
-			hand.letOthersAsk(ctx, h.wait)
+		if in.wait > 0 && c.opts.InProcess == nil {
+			hand.letOthersAsk(ctx, in.wait)
 		}
 		msg, err := c.nextMessage(ctx, consumer)
 		if msg == nil {

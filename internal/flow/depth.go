@@ -3,6 +3,7 @@ package flow
 import (
 	"context"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
@@ -33,7 +34,7 @@ func (c *Conn) Depths(ctx context.Context, sites []string) ([]telemetry.Queue, e
 				Name: name, Waiting: info.NumPending, Unacknowledged: uint64(max(info.NumAckPending, 0)), Last: last, Floor: info.AckFloor.Stream,
 			}
 			if name != "commit" {
-				depth.Site = siteOrDefault(sites[at])
+				depth.Site = backup.SiteName(sites[at])
 			}
 			list = append(list, depth)
 		}

@@ -16,9 +16,9 @@
 //
 // To follow one file through a backup:
 //
-//	services/bctl/cli          parses bctl backup (backup.go); on one machine, begins the snapshot and
-//	                           runs the services (backUpHere, services/bctl/embedded); in a fleet,
-//	                           begins the snapshot and follows it (backUpInFleet)
+//	services/bctl/cli          parses bctl backup (backup.go); on one machine, begins the snapshot
+//	                           and runs the services (backUpHere, services/bctl/embedded); in a
+//	                           fleet, begins the snapshot and follows it (backUpInFleet)
 //	internal/index/entindex    begins the snapshot with its first task (BeginSnapshot)
 //	services/committer/commit  sends tasks and batches (dispatch.go)
 //	services/walker/walk       lists the file, and cuts its directory into pages; sends nothing of
@@ -74,4 +74,30 @@
 //
 // One committer, the keeper, makes and repairs the streams and the consumers of each site
 // (Conn.EnsureStreams). All other services wait until they exist.
+//
+// # Files
+//
+//	hops.go      the hops and their subjects
+//	wire.go      the wire form of messages: jobs, pages and results
+//	wirework.go  the wire form of reports and announcements
+//	newer.go     hands back messages of newer versions
+//	trace.go     carries the trace of a message in its header
+//	conn.go      connects to NATS
+//	access.go    the subjects that each role may use
+//	rights.go    tests these permissions
+//	owner.go     recognizes queues of other repositories
+//	streams.go   makes and repairs streams and consumers
+//	publish.go   sends a message
+//	consume.go   takes messages, as fast as they are handled
+//	delivery.go  ends a message, or keeps it in progress
+//	depth.go     counts the messages in the queues
+//	served.go    finds out whether anybody takes the work of a site
+//	reporter.go  reports work in progress
+//	recent.go    what a worker did in the last minute
+//	instance.go  describes a service
+//	announce.go  publishes these descriptions, and drains workers
+//	gather.go    requests and collects them
+//	presence.go  finds out whether the process of a worker is connected
+//	roster.go    remembers the services, and those that are gone
+//	inspect.go   examines a server, for bctl doctor
 package flow

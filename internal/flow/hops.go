@@ -1,7 +1,6 @@
 package flow
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -26,11 +25,7 @@ func (h *Hop[T]) subject(message *T) string {
 	if h.site == nil {
 		return h.Subject
 	}
-	return h.Subject + "." + siteOrDefault(h.site(message))
-}
-
-func siteOrDefault(site string) string {
-	return cmp.Or(site, backup.DefaultSite)
+	return h.Subject + "." + backup.SiteName(h.site(message))
 }
 
 // The hops, in the order in which data takes them.
@@ -62,12 +57,12 @@ const (
 )
 
 func walkQueue(site string) queue {
-	site = siteOrDefault(site)
+	site = backup.SiteName(site)
 	return queue{walkStream, "bctl.v1.walk.*", walkersPrefix + site, "bctl.v1.walk." + site}
 }
 
 func readQueue(site string) queue {
-	site = siteOrDefault(site)
+	site = backup.SiteName(site)
 	return queue{readStream, "bctl.v1.read.*", readersPrefix + site, "bctl.v1.read." + site}
 }
 

@@ -97,7 +97,7 @@ func serviceSubjectOf(role Role, site string) string {
 	if !role.sited() {
 		return serviceSubject + "." + string(role)
 	}
-	return serviceSubject + "." + string(role) + "." + siteOrDefault(site)
+	return serviceSubject + "." + string(role) + "." + backup.SiteName(site)
 }
 
 // roleOf is the reverse of serviceSubjectOf.

@@ -2,8 +2,8 @@ package flow
 
 import "time"
 
-// What a worker has done of late. It is counted per second, so that what it says is about the
-// present however long its work takes.
+// The recent work of a worker is counted per second, so that the rates describe the present even if
+// a task or batch takes minutes.
 
 const (
 	// recentSeconds is the period of a Reading's Recent.

@@ -80,7 +80,7 @@ func (c *Conn) KeepRoster(ctx context.Context, leads func() bool) {
 			r.forget(now)
 		case <-asked:
 			if leads() {
-				r.tell(ctx)
+				r.send(ctx)
 			}
 		}
 	}
@@ -123,8 +123,8 @@ func heardService(m *nats.Msg, now time.Time) (w who, i Instance, stops bool, er
 // maxInstances bounds the number of instances that are remembered.
 const maxInstances = 1 << 14
 
-// replace forgets the predecessors of an instance, which have the same name and are gone: the service
-// was restarted.
+// replace forgets the predecessors of an instance, which have the same name and are gone: the
+// service was restarted.
 func (r *roster) replace(by *Instance, gone func(*known) bool) {
 	for w, k := range r.services {
 		if w.role == by.Role && w.site == by.Site && k.Name == by.Name && k.ID != by.ID && gone(k) {
@@ -133,8 +133,8 @@ func (r *roster) replace(by *Instance, gone func(*known) bool) {
 	}
 }
 
-// replaceAbsent is replace for predecessors whose connections have ended. Each was last heard before
-// its successor was first heard: others are workers that were given one name.
+// replaceAbsent is replace for predecessors whose connections have ended. Each was last heard
+// before its successor was first heard: others are workers that were given one name.
 func (r *roster) replaceAbsent(absent map[string]bool) {
 	for _, by := range r.services {
 		if !absent[by.ID] {
@@ -151,9 +151,9 @@ func (r *roster) forget(now time.Time) {
 	}
 }
 
-// tell publishes the roster. A committer that has just started does not know all services, and does
-// not mark its roster as complete.
-func (r *roster) tell(ctx context.Context) {
+// send publishes the roster. A committer that has just started does not know all services, and
+// does not mark its roster as complete.
+func (r *roster) send(ctx context.Context) {
 	var ids []string
 	for w := range r.services {
 		ids = append(ids, w.id)

@@ -1,6 +1,11 @@
-// Package forget applies the rules of retention to the snapshots of shards. It reads what the rules
-// depend on from the index, and adds what the index keeps in any case. So it can report beforehand
-// which snapshots would be forgotten (I19). Package retention makes the decisions.
+// Package forget applies the rules of retention to the snapshots of shards. It reads the snapshots
+// and holds from the index, lets package retention decide, and adds the snapshots that the index
+// keeps in any case. So it reports beforehand exactly what would be forgotten (I19).
+//
+// # Files
+//
+//	forget.go    decides about the snapshots of a shard
+//	simulate.go  simulates the next year of a shard
 package forget
 
 import (
@@ -13,7 +18,7 @@ import (
 	"github.com/bctl/bctl/internal/retention"
 )
 
-// An Index is what the decisions need of the index.
+// An Index is the part of the index on which the decisions depend.
 type Index interface {
 	Clock(ctx context.Context) (time.Time, error)
 	Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error)
@@ -22,8 +27,8 @@ type Index interface {
 	Unrecorded(ctx context.Context, only []backup.SnapshotID, limit int) ([]backup.Snapshot, error)
 }
 
-// maxUnrecorded bounds the snapshots without a record that are read. The index refuses to forget the
-// others, too.
+// maxUnrecorded bounds how many snapshots without a record are read. The index refuses to forget
+// the others, too.
 const maxUnrecorded = 10_000
 
 // A Decider decides about snapshots, as of the time at which New made it.
@@ -81,8 +86,7 @@ type Fate struct {
 type Rule struct {
 	backup.Retention
 	Zone *time.Location // of hours, days …; nil: UTC
-	// Wanted, if not nil, selects the snapshots to which the rules apply. There is no decision about
-	// the others.
+	// Wanted, if not nil, selects the snapshots to which the rules apply. The others have no Fate.
 	Wanted func(*backup.Snapshot) bool
 }
 
@@ -160,7 +164,7 @@ func (d *Decider) considered(s *backup.Snapshot, u use) retention.Snapshot {
 	}
 }
 
-// Kept returns why the index would refuse to forget a snapshot that has ended; none if it would not.
+// Kept returns the reasons why the index would refuse to forget a snapshot that has ended, or none.
 func (d *Decider) Kept(ctx context.Context, s *backup.Snapshot, shard *index.ShardStatus) ([]string, error) {
 	running, err := d.index.Snapshots(ctx, index.SnapshotFilter{Filer: s.Filer.Name, Shard: s.Shard.Name, States: []backup.State{backup.Running}})
 	if err != nil {
@@ -234,5 +238,5 @@ func Deletion(fates []Fate, shard *index.ShardStatus, by string) index.Deletion 
 
 func retired(s *index.ShardStatus) bool { return s.Retired || s.Filer.Retired }
 
-// ByPolicy returns the name under which the log notes what a policy has forgotten.
+// ByPolicy returns the name that a policy has in the log, as the one who forgot a snapshot.
 func ByPolicy(name string) string { return fmt.Sprintf("policy %s", name) }

@@ -9,6 +9,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/forget"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/indextest"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 )
 
@@ -46,7 +47,7 @@ func TestFatesAreWhatTheIndexDoes(t *testing.T) {
 		default:
 			tasks, err := idx.ClaimTasks(ctx, index.Claim{Snapshots: []backup.SnapshotID{s.ID}, Lease: time.Hour, Limit: 1})
 			must(err)
-			_, err = idx.Apply(ctx, []index.Result{{Slice: &backup.SliceWalked{Snapshot: s.ID, Task: tasks[0].ID, Attempt: tasks[0].Attempt, Last: true}}})
+			_, err = idx.Apply(ctx, []index.Result{{Slice: indextest.SliceOf(tasks[0])}})
 			must(err)
 			must(idx.Commit(ctx, s.ID, backup.Segment{}, backup.PageSet{}, time.Time{}))
 		}

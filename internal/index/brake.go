@@ -9,40 +9,40 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Braking is the part of the index that stops a run that would delete too much, until operators have
-// confirmed it (docs/decisions/0029-the-brake.md).
+// Braking is the part of the index that stops a run that would delete too much, until operators
+// have confirmed it (docs/decisions/0029-the-brake.md).
 type Braking interface {
 	// Brake returns the settings of the brake.
 	Brake(ctx context.Context) (Brake, error)
-	// SetBrake changes the settings of the brake. It fails with fs.ErrPermission if this user of the
-	// database may not change them, and with backup.ErrInvalid if a setting is wrong. The log notes
-	// it.
+	// SetBrake changes the settings of the brake. It fails with fs.ErrPermission if this user of
+	// the database may not change them, and with backup.ErrInvalid if a setting is wrong. The log
+	// notes it.
 	SetBrake(ctx context.Context, b Brake, by string) error
-	// MayDelete returns nil if a run may delete d, and a *StoppedError otherwise. A run asks once,
-	// before it deletes anything. What operators have confirmed may be deleted; what is to be deleted
-	// beyond that is judged as a deletion of its own. The log notes a new stop.
+	// MayDelete returns nil if a run may delete d, and a *StoppedError otherwise. A run calls it
+	// once, before it deletes anything. A run may delete what operators have confirmed; the brake
+	// judges the rest as a deletion of its own. The log notes a new stop.
 	MayDelete(ctx context.Context, d Deletion) error
-	// Deleted reports what a run has deleted of what it was allowed to. complete is false if it
-	// failed: then what was confirmed remains confirmed for the next run.
+	// Deleted reports what a run has deleted. complete is false if the run failed: then the
+	// confirmation remains for the next run.
 	Deleted(ctx context.Context, d Deletion, complete bool) error
 	// Stops returns the runs that the brake has stopped, oldest first.
 	Stops(ctx context.Context) ([]Stop, error)
 	// Confirm confirms a stop, also one that was rejected, in the name of the user by. If the
 	// database knows users by certificates, these count, and by does not. A second confirmation by
-	// the same user changes nothing. Confirm fails with backup.ErrNotFound if there is no such stop,
-	// because the run has ended or would delete more by now. The log notes by and reason.
+	// the same user changes nothing. Confirm fails with backup.ErrNotFound if there is no such
+	// stop, because the run has ended or would delete more by now. The log notes by and reason.
 	Confirm(ctx context.Context, id int64, by, reason string) (Stop, error)
-	// Reject rejects a stop and takes back its confirmations. The run remains stopped, and nobody is
-	// warned of it any more. It fails with backup.ErrNotFound like Confirm. The log notes by and
+	// Reject rejects a stop and takes back its confirmations. The run remains stopped, but warnings
+	// no longer report it. Reject fails with backup.ErrNotFound like Confirm. The log notes by and
 	// reason.
 	Reject(ctx context.Context, id int64, by, reason string) error
 }
 
-// BrakeWindow is how long what was deleted from the repository counts: many small runs are stopped
-// like a large one.
+// BrakeWindow is how long a deletion from the repository counts for later runs, so that many small
+// runs are stopped like a large one.
 const BrakeWindow = 24 * time.Hour
 
-// A Brake says what runs may delete without a confirmation.
+// A Brake limits what runs may delete without a confirmation.
 type Brake struct {
 	Snapshots    int   // percent of a shard's good snapshots that one run may forget
 	MinSnapshots int   // a run that forgets fewer is not stopped

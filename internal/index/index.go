@@ -87,10 +87,12 @@ type Index interface {
 	Dedup
 	Committing
 	Leading
+	Governing
 	Succeeding
 	Scheduling
 	Forgetting
 	Pruning
+	PruneReports
 	Sweeping
 	Braking
 	// Close closes the connections.
@@ -104,7 +106,8 @@ type Admin interface {
 	// left unchanged; if this binary cannot work with it, Migrate fails with ErrSchema.
 	Migrate(ctx context.Context) (from, to int64, err error)
 	// RequireNewest declares that all services are of this binary's version: older ones are refused
-	// from now on, and what they could not read is written. A newer schema is refused with ErrSchema.
+	// from now on, and what they could not read is written. A newer schema is refused with
+	// ErrSchema.
 	RequireNewest(ctx context.Context) error
 	// CheckSchema fails with ErrSchema unless the schema is this binary's version, or a newer one
 	// that declares itself compatible with this binary.
@@ -443,9 +446,6 @@ type Committing interface {
 	NextCatalog(ctx context.Context, newest int64) (int64, error)
 	// CatalogWritten notes a catalog in the store. Of two with the same sequence, the first stays.
 	CatalogWritten(ctx context.Context, c WrittenCatalog) error
-	// CondemnPacks marks packs as condemned, for garbage collection. From then on, a batch that
-	// relies on one is refused.
-	CondemnPacks(ctx context.Context, packs []backup.PackID) error
 }
 
 // A ShardJournal is the state of a shard that a committer needs before it commits a snapshot of it.

@@ -38,6 +38,10 @@ type Leading interface {
 	// Resign ends a term at once. It does nothing if the term has ended already. Another process
 	// may call it for a leader that has died.
 	Resign(ctx context.Context, t Term) error
+}
+
+// Governing is the part of the index with which the keeper governs filers and makes queues.
+type Governing interface {
 	// SetLoads stores the loads that the governor determined. It fails with ErrNotLeading if t has
 	// ended.
 	SetLoads(ctx context.Context, t Term, loads map[backup.FilerID]backup.Load) error

@@ -9,7 +9,7 @@ import (
 )
 
 // ErrNotDue reports that the given plan is no longer the shard's plan. Nothing was changed.
-var ErrNotDue = errors.New("not due any more")
+var ErrNotDue = errors.New("no longer due")
 
 // Policies is the part of Catalog that manages policies.
 type Policies interface {

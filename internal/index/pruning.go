@@ -80,17 +80,17 @@ type LogEntry struct {
 	Reason  string
 }
 
-// Pruning is the part of the index with which garbage collection finds what nothing needs.
+// Pruning is the part of the index with which prune finds and deletes what no snapshot needs.
 //
 // A pack is deleted in this order: condemn it, read all references that may be newer than the
 // condemnation, acquit it if one of them needs it, delete its object, drop its rows. A batch that
 // relies on a condemned pack is refused, and a batch that was accepted before is visible to whoever
 // reads references afterwards (I6). So no step needs a lock or a clock.
 type Pruning interface {
-	// Needed returns the numbers of each shard's snapshots that need their versions of pages, in
-	// their order: those that are committed and not forgotten, the newest committed one, running
-	// ones, and those that are being restored. It leaves out the snapshots in without, as if they
-	// were forgotten.
+	// Needed returns, for each shard, the numbers of the snapshots that need their versions of
+	// pages, in ascending order: those that are committed and not forgotten, the newest committed
+	// one, running ones, and those that are being restored. It treats the snapshots in without as
+	// forgotten.
 	Needed(ctx context.Context, without []backup.SnapshotID) (map[backup.ShardID][]backup.SnapshotNumber, error)
 	// DropVersions deletes the versions of a shard's pages that no snapshot needs, and returns
 	// their number. If the shard is retired and all of its snapshots are forgotten or have failed,
@@ -104,9 +104,10 @@ type Pruning interface {
 	// needed is an element of Needed, or nil: versions that no snapshot in it has are left out. A
 	// listing is valid until the next one.
 	References(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, needed []backup.SnapshotNumber) iter.Seq2[[]byte, error]
-	// HasLists reports whether the index knows what all of these list chunks refer to.
+	// HasLists reports whether the index knows the contents of all of these list chunks: the chunks
+	// to which they refer.
 	HasLists(ctx context.Context, lists []backup.ChunkID) (bool, error)
-	// ChunkLists yields what all list chunks refer to.
+	// ChunkLists yields the contents of all list chunks.
 	ChunkLists(ctx context.Context) iter.Seq2[backup.ChunkList, error]
 	// Places yields each place of a chunk in the packs with these rows, or in all packs if rows is
 	// nil, as the chunk and the row of its pack. The order is not defined.
@@ -121,12 +122,12 @@ type Pruning interface {
 	Condemn(ctx context.Context, t Term, rows []int64) error
 	Acquit(ctx context.Context, t Term, rows []int64) error
 	Deleting(ctx context.Context, t Term, rows []int64) error
-	// DropPlaces deletes the places in packs of chunks whose first byte is digit. A chunk that
-	// another pack has keeps that place. What a list chunk without a place refers to is deleted,
-	// too.
+	// DropPlaces deletes the places that chunks with the first byte digit have in these packs.
+	// Their places in other packs stay. It also deletes the contents of list chunks that have no
+	// place left.
 	DropPlaces(ctx context.Context, rows []int64, digit byte) error
-	// DropLists deletes what list chunks refer to if they have no place, because their pack was
-	// never registered, or if they refer to a list chunk that is not known any more.
+	// DropLists deletes the contents of list chunks that have no place, because their pack was
+	// never registered, and of those that refer to a list chunk that is not known any more.
 	DropLists(ctx context.Context) error
 	// Gone notes that the objects of packs that are Deleting are deleted, and that nothing is left of
 	// these packs but their rows.
@@ -149,9 +150,6 @@ type Pruning interface {
 	// NotePrune notes what a prune has freed, with the current time as its end. It fails with
 	// ErrNotLeading once the term has ended.
 	NotePrune(ctx context.Context, t Term, p Prune) error
-	// Prunes returns the prunes of the last 400 days that freed something, and the last one, oldest
-	// first.
-	Prunes(ctx context.Context) ([]Prune, error)
 
 	// PruneWork tells cheaply whether a pass may find something to delete: it reads neither listings
 	// nor places.
@@ -168,6 +166,17 @@ type Pruning interface {
 	// Remove deletes a forgotten snapshot from the index, after its objects. It fails with ErrKept
 	// while the snapshot is needed.
 	Remove(ctx context.Context, id backup.SnapshotID) error
+}
+
+// PruneReports is the part of the index that reports what there may be to prune, and what was
+// freed.
+type PruneReports interface {
+	// PruneWork returns the state from which a pruner sees whether a pass may find something to
+	// delete.
+	PruneWork(ctx context.Context) (PruneWork, error)
+	// Prunes returns the prunes of the last 400 days that freed something, and the last one, oldest
+	// first.
+	Prunes(ctx context.Context) ([]Prune, error)
 }
 
 // A Prune is what one pass of pruning has freed.
@@ -231,8 +240,8 @@ type PackFrames struct {
 	Bytes []uint32
 }
 
-// A Move is what becomes of the packs of some objects: each is replaced by a copy without some of
-// its frames in one new object, or is dead.
+// A Move replaces the packs of some objects by their copies in one new object. A copy lacks the
+// unneeded frames of its pack. A pack without needed frames has no copy: it is dead.
 type Move struct {
 	Plan   int64 // the row that Plan returned
 	Copies []PackCopy
@@ -266,7 +275,7 @@ type Forgotten struct {
 	Shard   backup.ShardID
 	Number  backup.SnapshotNumber
 	Segment backup.Segment
-	// Needed: the snapshot is the base of the next or of a running one, or the chain of segments of
-	// a kept snapshot goes through it.
+	// Needed reports that the snapshot is the base of the next or of a running one, or that the
+	// chain of segments of a kept snapshot contains its segment.
 	Needed bool
 }

@@ -7,13 +7,13 @@ import (
 )
 
 // Sweeping is the part of the index with which the pruner finds objects in the store that no row
-// names. The order is: list the store, then ask the index. What Recognize says of an object that
-// the store had before is then final, except for a snapshot that is running or unknown.
+// names. A sweep first lists the store, and then calls Recognize. For an object that was listed
+// before, the result is final unless its snapshot is running or unknown.
 type Sweeping interface {
 	// Recognize returns what the index knows of each object and of its snapshot. Unless t is zero,
 	// it fails with ErrNotLeading once the term has ended.
 	Recognize(ctx context.Context, t Term, objects []StoredObject) ([]Recognized, error)
-	// NextSection returns the section of the store with which the sweep goes on: at first 0.
+	// NextSection returns the section of the store that is swept next: at first 0.
 	NextSection(ctx context.Context) (int, error)
 	// SetNextSection stores it. It fails with ErrNotLeading once the term has ended.
 	SetNextSection(ctx context.Context, t Term, section int) error

@@ -9,6 +9,22 @@
 // interruption of service.
 //
 // A change is atomic, even if bctl is killed during it.
+//
+// # Files
+//
+//	installation.go  creates and refreshes an installation
+//	plan.go          the requested configuration
+//	identity.go      roles and identities
+//	authority.go     issues certificates
+//	file.go          a generated file, and its permissions
+//	directory.go     replaces the files atomically
+//	changing.go      rotates and retires generations of keys
+//	settings.go      settings of the services
+//	nats.go          configuration of NATS
+//	postgres.go      roles and configuration of Postgres
+//	s3.go            users and policies of the store
+//	readme.go        where each folder belongs
+//	show.go          lists certificates, and when they expire
 package installation
 
 import (

@@ -31,8 +31,8 @@ type Plan struct {
 	Postgres Database `yaml:"postgres"`
 	Store    Store    `yaml:"store"`
 	Sites    []string `yaml:"sites"`
-	// Operators are people with an operator's identity of their own, so that two can confirm what one
-	// alone may not.
+	// Operators are people with an operator's identity of their own, so that two can confirm what
+	// one alone may not.
 	Operators []string `yaml:"operators,omitempty"`
 	Days      int      `yaml:"days"` // validity of a new certificate
 	// InPlace is the installation's directory, if everything is used where it was created.

@@ -65,8 +65,8 @@ func TestOperatorsAreKnownByCertificates(t *testing.T) {
 	}
 }
 
-// Where two operators must confirm, one of them can neither confirm alone, nor loosen the brake, nor
-// change how many must confirm.
+// Where two operators must confirm, one of them can neither confirm alone, nor loosen the brake,
+// nor change how many must confirm.
 func TestOneOfTwoOperators(t *testing.T) {
 	f := withSnapshots(t)
 	ctx := t.Context()

@@ -12,4 +12,14 @@
 // further frames follow. All are sealed to the repository's recipients and signed by its
 // committers, and none is trusted without that signature (I17). docs/formats/journal.md describes
 // the bytes.
+//
+// # Files
+//
+//	object.go     seals and opens the objects of all four kinds
+//	snapshot.go   describes a snapshot, in segments and records
+//	segment.go    writes and reads segments
+//	change.go     encodes the changes in a segment
+//	commit.go     writes and reads commit records
+//	catalog.go    writes and reads catalogs
+//	indexcopy.go  writes and reads copies of the index
 package journal

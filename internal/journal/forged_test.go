@@ -12,6 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/testenv/golden"
 )
 
 var attempt = backup.PackID{1, 2, 3}
@@ -370,12 +371,12 @@ func FuzzOpenUnsigned(f *testing.F) {
 	openings := []opening{segmentAs(snapshot, attempt, 0), commitAs(snapshot), catalogAs(sequence)}
 	for name := range goldenObjects(f, k) {
 		for kind := range uint8(3) {
-			f.Add(kind, golden(f, name))
+			f.Add(kind, golden.Read(f, name))
 		}
 	}
 	genuine := map[string]bool{}
 	for name := range goldenObjects(f, k) {
-		genuine[string(golden(f, name))] = true
+		genuine[string(golden.Read(f, name))] = true
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, data []byte) {
 		err := openings[kind%3].open(data, k.trust())

@@ -16,21 +16,10 @@ import (
 	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/testenv/golden"
 )
 
 var update = flag.Bool("update", false, "write golden files that are missing")
-
-// The files of testdata/v1 are frozen: all later versions must read them.
-const goldenDir = "testdata/v1"
-
-func golden(t testing.TB, name string) []byte {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join(goldenDir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
-}
 
 // goldenChanges are a segment of two parts. The first part is full of pages that compress well.
 func goldenChanges() (changes []backup.PageChange) {
@@ -52,8 +41,8 @@ type goldenObject struct {
 // goldenAttempts are the attempts of the golden segments, which are random otherwise.
 var goldenAttempts = map[string]backup.PackID{"segment": {1, 2, 3}, "checkpoint": {4, 5, 6}, "patched": {7, 8, 9}}
 
-// goldenPatches are a segment of version 2: a page that replaces another one and is a patch, and one
-// that is new. The listings are golden files of package listing.
+// goldenPatches are a segment of version 2: a page that replaces another one and is a patch, and
+// one that is new. The listings are golden files of package listing.
 func goldenPatches(t testing.TB) (base []byte, changes []backup.PageChange) {
 	t.Helper()
 	var plain [2][]byte
@@ -110,7 +99,7 @@ func TestWriteGolden(t *testing.T) {
 		t.Skip("only with -update")
 	}
 	put := func(name string, data []byte) {
-		path := filepath.Join(goldenDir, name)
+		path := filepath.Join(golden.Dir, name)
 		if _, err := os.Stat(path); err == nil {
 			return
 		}
@@ -118,7 +107,7 @@ func TestWriteGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.MkdirAll(goldenDir, 0o755); err != nil {
+	if err := os.MkdirAll(golden.Dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	identity, recipient, err := seal.GenerateIdentity()
@@ -130,7 +119,7 @@ func TestWriteGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(goldenDir, "identity.txt")); err != nil {
+	if _, err := os.Stat(filepath.Join(golden.Dir, "identity.txt")); err != nil {
 		put("identity.txt", []byte(seal.SignerComment(repository, signing.Signer())+"\n# public key: "+recipient+"\n"+identity+"\n"))
 		put("committer.key", committer)
 	}
@@ -142,10 +131,10 @@ func TestWriteGolden(t *testing.T) {
 // goldenKeys are the keys of testdata/v1. They protect nothing else.
 func goldenKeys(t testing.TB) keys {
 	t.Helper()
-	file := golden(t, "identity.txt")
+	file := golden.Read(t, "identity.txt")
 	_, rest, _ := strings.Cut(string(file), "# public key: ")
 	recipient, _, _ := strings.Cut(rest, "\n")
-	committer, err := seal.ParseCommitterKey(golden(t, "committer.key"))
+	committer, err := seal.ParseCommitterKey(golden.Read(t, "committer.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,13 +143,13 @@ func goldenKeys(t testing.TB) keys {
 
 func TestGoldenFilesAreRead(t *testing.T) {
 	k := goldenKeys(t)
-	signer, ok, err := seal.SignerOf(golden(t, "identity.txt"), repository)
+	signer, ok, err := seal.SignerOf(golden.Read(t, "identity.txt"), repository)
 	if err != nil || !ok || signer != k.Signing.Signer() {
 		t.Errorf("the identity file names %v, %v, %v", signer, ok, err)
 	}
 	var parts []part
 	for _, name := range []string{"segment-000000", "segment-000001"} {
-		parts = append(parts, part{name, golden(t, name)})
+		parts = append(parts, part{name, golden.Read(t, name)})
 	}
 	want := exampleBase()
 	for _, c := range goldenChanges() {
@@ -178,7 +167,7 @@ func TestGoldenFilesAreRead(t *testing.T) {
 	for _, c := range exampleChanges()[:2] {
 		content.Add(c.Digest)
 	}
-	got = read(t, k, Segment{Attempt: goldenAttempts["checkpoint"], Checkpoint: true, Content: content}, []part{{"", golden(t, "checkpoint")}})
+	got = read(t, k, Segment{Attempt: goldenAttempts["checkpoint"], Checkpoint: true, Content: content}, []part{{"", golden.Read(t, "checkpoint")}})
 	if !reflect.DeepEqual(got, exampleChanges()[:2]) {
 		t.Errorf("the checkpoint has %+v", got)
 	}
@@ -187,7 +176,7 @@ func TestGoldenFilesAreRead(t *testing.T) {
 	want.Add(patches[0].Digest)
 	want.Add(patches[1].Digest)
 	want.Remove(patches[2].Digest)
-	got = readFrom(t, k, Segment{Attempt: goldenAttempts["patched"], Content: want}, []part{{"", golden(t, "patched")}}, func(path string, key backup.PageKey) ([]byte, error) {
+	got = readFrom(t, k, Segment{Attempt: goldenAttempts["patched"], Content: want}, []part{{"", golden.Read(t, "patched")}}, func(path string, key backup.PageKey) ([]byte, error) {
 		if path != "usr" || key != 0 {
 			t.Errorf("asked for page %d of %q", key, path)
 		}
@@ -197,16 +186,16 @@ func TestGoldenFilesAreRead(t *testing.T) {
 	if !reflect.DeepEqual(got, asRead(patches)) {
 		t.Error("the segment with a patch has other changes")
 	}
-	c, problems, err := openCommit(golden(t, "committed"), k.trust())
+	c, problems, err := openCommit(golden.Read(t, "committed"), k.trust())
 	committed := exampleCommit()
 	committed.Problems = int64(len(exampleProblems()))
 	if err != nil || !reflect.DeepEqual(c, committed) || !reflect.DeepEqual(problems, exampleProblems()) {
 		t.Errorf("committed: %+v, %q, %v", c, problems, err)
 	}
-	if c, problems, err := openCommit(golden(t, "failed"), k.trust()); err != nil || !reflect.DeepEqual(c, failedCommit()) || problems != nil {
+	if c, problems, err := openCommit(golden.Read(t, "failed"), k.trust()); err != nil || !reflect.DeepEqual(c, failedCommit()) || problems != nil {
 		t.Errorf("failed: %+v, %q, %v", c, problems, err)
 	}
-	if _, c, err := OpenCatalog(golden(t, "catalog"), sequence, k.trust()); err != nil || !reflect.DeepEqual(c, goldenCatalog()) {
+	if _, c, err := OpenCatalog(golden.Read(t, "catalog"), sequence, k.trust()); err != nil || !reflect.DeepEqual(c, goldenCatalog()) {
 		t.Errorf("catalog: %+v, %v", c, err)
 	}
 }
@@ -219,7 +208,7 @@ func TestGoldenFramesAreWritten(t *testing.T) {
 		if name == "patched" {
 			continue
 		}
-		got, want := frames(t, k, o, o.bytes()), frames(t, k, o, golden(t, name))
+		got, want := frames(t, k, o, o.bytes()), frames(t, k, o, golden.Read(t, name))
 		if !slices.Equal(got, want) {
 			t.Errorf("%s has other frames than the golden file:\n%.2000q\n%.2000q", name, got, want)
 		}

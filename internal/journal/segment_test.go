@@ -458,8 +458,8 @@ func FuzzDecodeChange(f *testing.F) {
 	})
 }
 
-// A page that replaces another one is written as a patch, if both are plain or can be, and comes back
-// with the base's version.
+// A page that replaces another one is written as a patch, if both are plain or can be, and comes
+// back with the base's version.
 func TestPatches(t *testing.T) {
 	k := newKeys(t)
 	old, next := plainOf(t, 200), plainOf(t, 201)

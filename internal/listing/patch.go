@@ -62,8 +62,8 @@ func appendPlain(dst, listing []byte) ([]byte, error) {
 	return append(append(head, columns...), r.b...), nil
 }
 
-// AppendPatch appends the patch from which Patched makes listing, given base. Both are plain and have
-// at most MaxPatchedBytes. A base of nil makes a patch that needs no base.
+// AppendPatch appends the patch from which Patched makes listing, given base. Both are plain and
+// have at most MaxPatchedBytes. A base of nil makes a patch that needs no base.
 func AppendPatch(dst, base, listing []byte) []byte {
 	dst = append(dst, patchVersion)
 	dst = binary.AppendUvarint(dst, uint64(len(listing)))
@@ -78,8 +78,8 @@ func AppendPatch(dst, base, listing []byte) []byte {
 	return e.EncodeAll(listing, dst)
 }
 
-// Patched returns the plain listing of which patch is the patch, given the base. It accepts untrusted
-// data; errors wrap backup.ErrCorrupt.
+// Patched returns the plain listing of which patch is the patch, given the base. It accepts
+// untrusted data; errors wrap backup.ErrCorrupt.
 func Patched(base, patch []byte) ([]byte, error) { return appendPatched(nil, base, patch) }
 
 // appendPatched is Patched; it appends to dst, which is empty.

@@ -39,10 +39,20 @@
 //	written by a later version                             ErrInvalid, from Open
 //	unsigned, signed by others or for another object       ErrCorrupt, from OpenSigned
 //	the frame was removed by Thin                          ErrNotFound, from DecodeFrame
-//	a chunk does not match its hash                        ErrCorrupt, from DecodeFrame with a Hasher
+//	a chunk does not match its hash                        ErrCorrupt, if DecodeFrame has a Hasher
 //	the object is missing; the store does not respond      the Ranger's errors, from Open
 //
 // (All are those of package backup, wrapped.) A damaged frame affects only its own chunks; a
 // damaged header or table affects the whole pack. Every length is checked against the object and
 // the limits before it is used, and nothing is allocated for it before.
+//
+// # Files
+//
+//	format.go    kinds, limits, header and trailer
+//	table.go     encodes the table
+//	compress.go  compresses frames, and decides whether to
+//	writer.go    builds a pack
+//	signed.go    signs a pack, and checks the signature
+//	reader.go    opens a pack, and decodes its frames
+//	thin.go      copies a pack without some of its frames
 package pack

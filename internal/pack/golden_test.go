@@ -18,12 +18,10 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/testenv/golden"
 )
 
 var update = flag.Bool("update", false, "write golden files")
-
-// The files of testdata/v1 are frozen: all later versions must read them.
-const goldenDir = "testdata/v1"
 
 // A hundred times 'a' as a zstd frame, written by hand so that it does not change with the library.
 var hundredAs = []byte{0x28, 0xb5, 0x2f, 0xfd, 0x20, 100, 0x23, 0x03, 0x00, 'a'}
@@ -83,7 +81,7 @@ const thinnedFrame = 0
 // goldenThinned returns thinned.pack. goldenRow returns row.object: three packs one after another,
 // the second of them thinned.
 func goldenThinned(t testing.TB) []byte {
-	small := golden(t, "small.pack")
+	small := golden.Read(t, "small.pack")
 	data, err := Thin(nil, small, frameBytes(goldenKeys(t).open(t, small)), func(frame int) bool { return frame != thinnedFrame })
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +90,7 @@ func goldenThinned(t testing.TB) []byte {
 }
 
 func goldenRow(t testing.TB) []byte {
-	return slices.Concat(golden(t, "zstd.pack"), goldenThinned(t), golden(t, "s2.pack"))
+	return slices.Concat(golden.Read(t, "zstd.pack"), goldenThinned(t), golden.Read(t, "s2.pack"))
 }
 
 // frameBytes returns the lengths that Writer.FrameBytes returned.
@@ -107,14 +105,14 @@ func TestWriteGolden(t *testing.T) {
 	if !*update {
 		t.Skip("only with -update")
 	}
-	path := filepath.Join(goldenDir, "identity.txt")
+	path := filepath.Join(golden.Dir, "identity.txt")
 	if _, err := os.Stat(path); err != nil {
 		committer := seal.CommitterKey{Repository: testRepository, Signing: seal.NewSigningKey()}
 		text, err := committer.MarshalText()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(goldenDir, "committer.key"), text, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(golden.Dir, "committer.key"), text, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		identity, recipient, err := seal.GenerateIdentity()
@@ -127,13 +125,13 @@ func TestWriteGolden(t *testing.T) {
 	}
 	for i, g := range goldenPacks {
 		t.Run(g.name, func(t *testing.T) {
-			if err := os.WriteFile(filepath.Join(goldenDir, g.name), writeGolden(t, i, goldenKeys(t)), 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(golden.Dir, g.name), writeGolden(t, i, goldenKeys(t)), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		})
 	}
 	for name, data := range map[string][]byte{"thinned.pack": goldenThinned(t), "row.object": goldenRow(t)} {
-		if err := os.WriteFile(filepath.Join(goldenDir, name), data, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(golden.Dir, name), data, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -142,7 +140,7 @@ func TestWriteGolden(t *testing.T) {
 func TestReadGolden(t *testing.T) {
 	keys := goldenKeys(t)
 	for _, g := range goldenPacks {
-		data := golden(t, g.name)
+		data := golden.Read(t, g.name)
 		r := keys.open(t, data)
 		if g.kind.signed() {
 			var err error
@@ -170,7 +168,7 @@ func TestReadGolden(t *testing.T) {
 // A thinned pack has its remaining frames unchanged, and its table lists all frames.
 func TestReadGoldenThinned(t *testing.T) {
 	keys, small := goldenKeys(t), goldenPacks[0]
-	data := golden(t, "thinned.pack")
+	data := golden.Read(t, "thinned.pack")
 	readThinned(t, keys.open(t, data), data, small.frames)
 	if !bytes.Equal(data, goldenThinned(t)) {
 		t.Error("Thin gives other bytes than the golden file has")
@@ -201,19 +199,19 @@ func readThinned(t *testing.T, r *Reader, data []byte, frames [][]string) {
 
 // Consecutive packs in one object are read as if each were an object.
 func TestReadGoldenRow(t *testing.T) {
-	keys, data := goldenKeys(t), golden(t, "row.object")
+	keys, data := goldenKeys(t), golden.Read(t, "row.object")
 	if !bytes.Equal(data, goldenRow(t)) {
 		t.Error("row.object is not the three packs that it is made of")
 	}
 	ranger := &object{data: data}
 	offset := 0
 	for _, name := range []string{"zstd.pack", "thinned.pack", "s2.pack"} {
-		length := len(golden(t, name))
+		length := len(golden.Read(t, name))
 		r, err := Open(context.Background(), ranger, Place{"packs/x", int64(offset), int64(length)}, testRepository, testID, keys.opener)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		whole := keys.open(t, golden(t, name))
+		whole := keys.open(t, golden.Read(t, name))
 		if !reflect.DeepEqual(r.Frames(), whole.Frames()) {
 			t.Errorf("%s: %+v in a row, %+v alone", name, r.Frames(), whole.Frames())
 		}
@@ -232,7 +230,7 @@ func TestWriterIsDeterministic(t *testing.T) {
 			continue
 		}
 		t.Run(g.name, func(t *testing.T) {
-			if got := writeGolden(t, i, goldenKeys(t)); !bytes.Equal(got, golden(t, g.name)) {
+			if got := writeGolden(t, i, goldenKeys(t)); !bytes.Equal(got, golden.Read(t, g.name)) {
 				t.Errorf("the pack has other bytes than its golden file:\n%s", hex.Dump(got))
 			}
 		})
@@ -251,7 +249,7 @@ func TestDumpInDocumentation(t *testing.T) {
 	if !ok || !ok2 {
 		t.Fatalf("%s has no dump", page)
 	}
-	dump := "```text\n" + dumpPack(t, golden(t, "small.pack"), goldenKeys(t)) + "```\n"
+	dump := "```text\n" + dumpPack(t, golden.Read(t, "small.pack"), goldenKeys(t)) + "```\n"
 	if *update {
 		if err := os.WriteFile(page, []byte(before+begin+dump+end+after), 0o644); err != nil {
 			t.Fatal(err)
@@ -339,10 +337,10 @@ func (d *dumper) field(n int, note string) {
 // FuzzOpen reads changed packs, and changed packs with correct checksums.
 func FuzzOpen(f *testing.F) {
 	for _, g := range goldenPacks {
-		f.Add(golden(f, g.name), false)
+		f.Add(golden.Read(f, g.name), false)
 	}
-	f.Add(golden(f, "thinned.pack"), true)
-	f.Add(golden(f, "row.object"), true)
+	f.Add(golden.Read(f, "thinned.pack"), true)
+	f.Add(golden.Read(f, "row.object"), true)
 	keys := goldenKeys(f)
 	f.Fuzz(func(t *testing.T, data []byte, sum bool) {
 		data = bytes.Clone(data)
@@ -364,11 +362,11 @@ func FuzzOpen(f *testing.F) {
 // readable.
 func FuzzThin(f *testing.F) {
 	keys := goldenKeys(f)
-	small := golden(f, "small.pack")
+	small := golden.Read(f, "small.pack")
 	lengths := frameBytes(keys.open(f, small))
 	f.Add(small, lengths[0], lengths[1], uint8(1))
-	f.Add(golden(f, "thinned.pack"), lengths[0], lengths[1], uint8(2))
-	f.Add(golden(f, "segment.pack"), uint32(40), uint32(0), uint8(1))
+	f.Add(golden.Read(f, "thinned.pack"), lengths[0], lengths[1], uint8(2))
+	f.Add(golden.Read(f, "segment.pack"), uint32(40), uint32(0), uint8(1))
 	f.Fuzz(func(t *testing.T, data []byte, one, two uint32, kept uint8) {
 		thin, err := Thin(nil, data, []uint32{one, two}, func(frame int) bool { return kept&(1<<frame) != 0 })
 		if err != nil {
@@ -445,7 +443,7 @@ func decodeAll(t *testing.T, r *Reader, data []byte) {
 
 func goldenKeys(t testing.TB) keys {
 	t.Helper()
-	file := golden(t, "identity.txt")
+	file := golden.Read(t, "identity.txt")
 	opener, err := seal.NewOpener(file)
 	if err != nil {
 		t.Fatal(err)
@@ -456,18 +454,9 @@ func goldenKeys(t testing.TB) keys {
 	if err != nil {
 		t.Fatal(err)
 	}
-	committer, err := seal.ParseCommitterKey(golden(t, "committer.key"))
+	committer, err := seal.ParseCommitterKey(golden.Read(t, "committer.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return keys{sealer, opener, committer.Signing}
-}
-
-func golden(t testing.TB, name string) []byte {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join(goldenDir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
 }

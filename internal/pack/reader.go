@@ -87,8 +87,8 @@ func open(ctx context.Context, r Ranger, at Place, repository backup.RepositoryI
 }
 
 // ReadID returns the id in the header of the first pack of an object of sizeBytes. It needs no key,
-// and makes one request. Errors: those of r, and backup.ErrCorrupt if the object does not begin with
-// the header of a data pack.
+// and makes one request. Errors: those of r, and backup.ErrCorrupt if the object does not begin
+// with the header of a data pack.
 func ReadID(ctx context.Context, r Ranger, object string, sizeBytes int64) (backup.PackID, error) {
 	data, err := r.GetRange(ctx, nil, object, 0, min(sizeBytes, maxHeaderBytes))
 	if err != nil {

@@ -21,7 +21,7 @@ func Check(p backup.Policy) (notes []string, err error) {
 	}
 	// The cron library rounds a shorter time up to a second, even a negative one.
 	if every, err := everyOf(p.Schedule); err != nil || every < minEvery {
-		return nil, wrong("schedule", "schedule %q: the time after @every must be one minute or more", p.Schedule)
+		return nil, backup.WrongSetting("schedule", "schedule %q: the time after @every must be one minute or more", p.Schedule)
 	}
 	shortest, longest := s.intervals()
 	switch point := p.RecoveryPoint; {
@@ -31,7 +31,7 @@ func Check(p backup.Policy) (notes []string, err error) {
 		if len(p.Windows) > 0 {
 			of = "interval that schedule and windows leave,"
 		}
-		return nil, wrong("recovery_point", "recovery point %v is shorter than the %s of %v, so that every shard would be overdue before it is due again: "+
+		return nil, backup.WrongSetting("recovery_point", "recovery point %v is shorter than the %s of %v, so that every shard would be overdue before it is due again: "+
 			"make the recovery point longer, or back up more often", point, of, shortest)
 	case point <= longest:
 		notes = append(notes, fmt.Sprintf("the schedule leaves up to %v between two backups, and the recovery point is %v: shards will be overdue until the next backup has ended", longest, point))

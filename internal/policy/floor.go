@@ -19,7 +19,7 @@ const (
 // CheckFloor refuses a floor that is not a percentage.
 func CheckFloor(percent int) error {
 	if percent < 0 || percent > 100 {
-		return wrong("floor", "floor of %d%% is not between 0 and 100", percent)
+		return backup.WrongSetting("floor", "floor of %d%% is not between 0 and 100", percent)
 	}
 	return nil
 }

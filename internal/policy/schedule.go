@@ -2,7 +2,6 @@ package policy
 
 import (
 	"encoding/binary"
-	"fmt"
 	"hash/fnv"
 	"strconv"
 	"strings"
@@ -29,11 +28,6 @@ type Schedule struct {
 	recoveryPoint time.Duration
 }
 
-// wrong returns an error in one setting of a policy.
-func wrong(setting, format string, args ...any) error {
-	return &backup.SettingError{Setting: setting, Err: fmt.Errorf(format+": %w", append(args, backup.ErrInvalid)...)}
-}
-
 // schedules describes what a schedule may be.
 const schedules = "want a cron expression of five fields, such as \"30 1 * * *\", or @hourly, @daily, @weekly, @monthly, @yearly or \"@every 6h\""
 
@@ -42,16 +36,16 @@ func Parse(p backup.Policy) (*Schedule, error) {
 	s := &Schedule{jitter: p.Jitter, recoveryPoint: p.RecoveryPoint}
 	var err error
 	if s.zone, err = time.LoadLocation(p.TimeZone); err != nil || p.TimeZone == "Local" {
-		return nil, wrong("time_zone", "time zone %q is not an IANA name (Europe/Berlin)", p.TimeZone)
+		return nil, backup.WrongSetting("time_zone", "time zone %q is not an IANA name (Europe/Berlin)", p.TimeZone)
 	}
 	if err := s.parse(p.Schedule); err != nil {
 		return nil, err
 	}
 	if p.Jitter < 0 || p.Jitter > maxJitter {
-		return nil, wrong("jitter", "jitter %v is not between 0 and %v", p.Jitter, maxJitter)
+		return nil, backup.WrongSetting("jitter", "jitter %v is not between 0 and %v", p.Jitter, maxJitter)
 	}
 	if p.RecoveryPoint < 0 || p.RecoveryPoint > maxRecoveryPoint {
-		return nil, wrong("recovery_point", "recovery point %v is not between 0 and %v", p.RecoveryPoint, maxRecoveryPoint)
+		return nil, backup.WrongSetting("recovery_point", "recovery point %v is not between 0 and %v", p.RecoveryPoint, maxRecoveryPoint)
 	}
 	if err := CheckFloor(p.Floor); err != nil {
 		return nil, err
@@ -64,20 +58,20 @@ func Parse(p backup.Policy) (*Schedule, error) {
 		s.windows = append(s.windows, w)
 	}
 	if s.Next(0, time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
-		return nil, wrong("schedule", "schedule %q has no occurrence", p.Schedule)
+		return nil, backup.WrongSetting("schedule", "schedule %q has no occurrence", p.Schedule)
 	}
 	return s, nil
 }
 
 func (s *Schedule) parse(text string) (err error) {
 	if strings.TrimSpace(text) == "" {
-		return wrong("schedule", "the schedule is empty: %s", schedules)
+		return backup.WrongSetting("schedule", "the schedule is empty: %s", schedules)
 	}
 	if strings.Contains(text, "TZ=") {
-		return wrong("schedule", "schedule %q: set the time zone in its own setting (time_zone)", text)
+		return backup.WrongSetting("schedule", "schedule %q: set the time zone in its own setting (time_zone)", text)
 	}
 	if s.cron, err = cron.ParseStandard(text); err != nil {
-		return wrong("schedule", "schedule %q: %s (%v)", text, schedules, err)
+		return backup.WrongSetting("schedule", "schedule %q: %s (%v)", text, schedules, err)
 	}
 	return nil
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// DefaultMaxUnused is the share of the stored bytes that may stay unused in packs that are needed in
-// part.
+// DefaultMaxUnused is the share of the stored bytes that may stay unused in packs that are needed
+// in part.
 const DefaultMaxUnused = 0.1
 
 // roundBytes bounds the bytes that one round copies, because batches cannot rely on the packs of a
 // round until it ends.
 const roundBytes = 8 << 30
 
-// An object is the packs of one object of the store, of which some frames are not needed.
+// An object of the store has packs with unneeded frames.
 type object struct {
 	packs                 []int // positions in pass.packs, by offset
 	bytes, unused, chunks int64
@@ -120,7 +120,7 @@ func (p *pass) round(ctx context.Context, objects []*object) error {
 		p.incomplete = true
 		return p.Index.Acquit(ctx, p.term, p.rowsOf(all))
 	}
-	p.step("copying what is needed of packs")
+	p.step("copying the needed parts of packs")
 	c := copying{pass: p, contents: contents}
 	for _, o := range objects {
 		if err := c.add(ctx, o); err != nil {
@@ -136,7 +136,7 @@ func (p *pass) round(ctx context.Context, objects []*object) error {
 	return p.delete(ctx, c.gone)
 }
 
-// A content is what a pass has found in a pack that it thins.
+// A content describes a pack that is being thinned.
 type content struct {
 	frameBytes []uint32
 	needed     []bool // by frame
@@ -144,10 +144,10 @@ type content struct {
 }
 
 // contents returns the contents of condemned packs. A frame is needed if one of its chunks is: by
-// needed versions of pages, or by those that may have appeared since the fence, which was read before
-// the packs were condemned. ok is false if memory does not suffice.
+// needed versions of pages, or by those that may have appeared since the fence, which was read
+// before the packs were condemned. ok is false if memory does not suffice.
 func (p *pass) contents(ctx context.Context, fence map[backup.ShardID]backup.SnapshotNumber, needed map[backup.ShardID][]backup.SnapshotNumber, packs []int) (contents map[int64]*content, ok bool, err error) {
-	p.step("finding what is needed of packs")
+	p.step("finding the needed parts of packs")
 	contents = make(map[int64]*content, len(packs))
 	rows, chunks := p.rowsOf(packs), int64(0)
 	chosen := make(map[int64]bool, len(packs))
@@ -205,7 +205,7 @@ type copying struct {
 	stay []int // packs that stay as they are
 }
 
-// add adds what is needed of an object's packs to the next object.
+// add adds the needed frames of an object's packs to the next object.
 func (c *copying) add(ctx context.Context, o *object) error {
 	kept, gain := int64(0), false
 	for _, i := range o.packs {
@@ -222,7 +222,7 @@ func (c *copying) add(ctx context.Context, o *object) error {
 	case !gain || c.refused:
 		c.stay = append(c.stay, o.packs...)
 		return nil
-	case kept == 0: // other backups have come to need nothing of it
+	case kept == 0: // by now nothing needs a frame of the object
 		rows := c.rowsOf(o.packs)
 		if err := c.Index.Deleting(ctx, c.term, rows); err != nil {
 			return err
@@ -241,8 +241,8 @@ func (c *copying) add(ctx context.Context, o *object) error {
 	return c.read(ctx, o)
 }
 
-// read copies the needed frames of an object's packs. An object that is missing or damaged stays: it
-// is not for a prune to judge it.
+// read copies the needed frames of an object's packs. A missing or damaged object stays as it is,
+// because pruning repairs nothing.
 func (c *copying) read(ctx context.Context, o *object) error {
 	data, copies, dead := c.data, c.move.Copies, c.move.Dead
 	for _, i := range o.packs {
@@ -292,19 +292,20 @@ func (c *copying) read(ctx context.Context, o *object) error {
 	return nil
 }
 
-// refuse notes that this process cannot copy packs now. What a pass deletes otherwise is more urgent.
+// refuse records that the store does not let packs be copied now. The pass copies no more packs,
+// but continues with its deletions.
 func (c *copying) refuse(err error) {
 	c.refused, c.incomplete = true, true
 	c.Log.Warn("packs that are unused in part stay as they are, because the store does not let them be copied (renew the permissions of the pruner, or make room)", "error", err)
 }
 
 // flush writes the next object, and moves the packs to it. The index knows the object before the
-// store has it: a pass that ends in between leaves nothing that the next one does not find.
+// store has it. So if a pass ends in between, the next one finds the object.
 func (c *copying) flush(ctx context.Context) error {
 	if len(c.moving) == 0 {
 		return nil
 	}
-	c.step("copying what is needed of packs")
+	c.step("copying the needed parts of packs")
 	id := backup.NewPackID()
 	plan, err := c.Index.Plan(ctx, c.term, c.snapshot, id)
 	if err != nil {
@@ -328,7 +329,7 @@ func (c *copying) flush(ctx context.Context) error {
 	return nil
 }
 
-// moved counts what flush did.
+// moved adds what flush has moved to the result.
 func (c *copying) moved() {
 	for i := range c.move.Copies {
 		copied := &c.move.Copies[i]
@@ -347,7 +348,7 @@ func (c *copying) moved() {
 	c.data, c.move, c.moving = c.data[:0], index.Move{}, nil
 }
 
-// wouldCompact adds to the result what compact would do, as far as it is known beforehand.
+// wouldCompact adds to the result what compact would do, as far as that can be known beforehand.
 func (p *pass) wouldCompact() {
 	const all = 1 << 62
 	for _, o := range p.choose(all, all) {

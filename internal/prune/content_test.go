@@ -14,8 +14,8 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// There are few chunks, so that histories use the same ones again and again: chunks 1 to 9 have data,
-// and these are list chunks.
+// There are few chunks, so that histories use the same ones again and again: chunks 1 to 9 have
+// data, and these are list chunks.
 const dataChunks = 9
 
 var (

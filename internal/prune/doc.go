@@ -1,17 +1,17 @@
 // Package prune deletes what no snapshot needs: versions of pages, packs, and the journals of
-// forgotten snapshots. Backups and restores go on meanwhile. It needs no lock, no clock and no
+// forgotten snapshots. Backups and restores continue meanwhile. It needs no lock, no clock and no
 // identity (I6, I15).
 //
 // # Order
 //
 // Run is one pass, in this order (prune.go):
 //
-//  1. It takes back condemnations that an earlier pass left (Acquit), and finishes its deletions. It
-//     deletes what the index knows of list chunks that are in no pack (DropLists).
+//  1. It acquits the packs that an earlier pass left condemned, and finishes the deletions of that
+//     pass. It removes list chunks that are in no pack from the index (DropLists).
 //  2. It reads the fence: the numbers from which on new versions of pages may appear.
 //  3. It marks the chunks to which needed versions refer (mark.go), and counts each pack's marked
-//     chunks. Packs without any are candidates. If it would delete too large a share of what is
-//     stored, the pass ends here until operators have confirmed that (index.Braking).
+//     chunks. Packs without any are candidates. If the pass would delete too large a share of the
+//     stored bytes, it ends here until operators have confirmed the deletion (index.Braking).
 //  4. It condemns the candidates. From now on, no batch that relies on one is accepted.
 //  5. It reads the references that have appeared since the fence. A batch that was accepted before
 //     the condemnation is among them. It acquits the packs that they need.
@@ -26,17 +26,18 @@
 // A complete pass notes the state of the index as it was before. While the index has this state, another
 // pass would find nothing (Idle). Run counts what it asks of the store (requests.go).
 //
-// Then Run also sweeps the store, if that was asked for (sweep.go). The service sweeps a section of it
-// at a time, between passes, with Sweep.
+// If Options.Sweep is set, Run then sweeps the whole store (sweep.go). The service instead calls
+// Sweep between passes, which sweeps one section of the store.
 //
-// A pass that ends early leaves condemned packs or rows of deleted ones. The next pass starts with
-// these. Two passes at the same time are prevented by the term of a leader, which is checked in the
-// transactions of steps 1, 4, 5, 6 and 7.
+// A pass that ends early leaves condemned packs, or rows of deleted ones. The next pass starts with
+// these. Only the leading pruner makes a pass: the transactions of steps 1, 4, 5, 6 and 7 check its
+// term.
 //
 // # Memory
 //
-// The marks are a filter of 16 bits per chunk (filter.go). It may report a chunk that is not marked,
-// and never misses one that is. If the filter would exceed its limit, the chunks are divided by
-// their ids, and step 3 is done for each part of the chunks. If there is not enough memory for the
-// chunks that step 5 finds, all candidates are acquitted, and the next pass marks these chunks.
+// The marks are a filter of 16 bits per chunk (filter.go). It may report a chunk that is not
+// marked, and never misses one that is. If the filter would exceed its limit, the chunks are
+// divided by their ids, and step 3 is done for each part of the chunks. If there is not enough
+// memory for the chunks that step 5 finds, all candidates are acquitted, and the next pass marks
+// these chunks.
 package prune

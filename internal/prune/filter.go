@@ -1,8 +1,6 @@
 package prune
 
 import (
-	"encoding/binary"
-
 	"github.com/bctl/bctl/internal/backup"
 )
 
@@ -36,14 +34,8 @@ func filterBytes(n int64) int64 {
 	return bytes
 }
 
-// Chunk ids are hashes, so that parts of them are independent hashes already. An odd step visits
-// different bits.
-func hashes(id *backup.ChunkID) (at, step uint64) {
-	return binary.LittleEndian.Uint64(id[:8]), binary.LittleEndian.Uint64(id[8:]) | 1
-}
-
 func (f *filter) add(id *backup.ChunkID) {
-	at, step := hashes(id)
+	at, step := id.Probes()
 	for range filterHashes {
 		f.bits[at&f.mask>>6] |= 1 << (at & 63)
 		at += step
@@ -51,7 +43,7 @@ func (f *filter) add(id *backup.ChunkID) {
 }
 
 func (f *filter) has(id *backup.ChunkID) bool {
-	at, step := hashes(id)
+	at, step := id.Probes()
 	for range filterHashes {
 		if f.bits[at&f.mask>>6]&(1<<(at&63)) == 0 {
 			return false

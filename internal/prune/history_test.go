@@ -38,8 +38,8 @@ func openSQLite(t testing.TB) index.Index {
 	return x
 }
 
-// fastDir returns a directory in memory if there is one: what survives a loss of power is not tested
-// here.
+// fastDir returns a directory in memory if there is one: what survives a loss of power is not
+// tested here.
 func fastDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "bctl-prune-") //nolint:usetesting // it syncs in no time

@@ -69,7 +69,7 @@ func (p *pass) remove(ctx context.Context, group []index.Forgotten) error {
 	for _, f := range group {
 		switch err := p.Index.Remove(ctx, f.ID); {
 		case errors.Is(err, index.ErrKept): // somebody has begun to read it
-		case errors.Is(err, backup.ErrNotFound): // another pass, which was paused for long, has removed it
+		case errors.Is(err, backup.ErrNotFound): // a pass that had been paused has removed it
 		case err != nil:
 			return err
 		default:

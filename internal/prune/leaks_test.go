@@ -45,7 +45,8 @@ func (m *world) checkNoLeaks() {
 	}
 }
 
-// checkPacks checks that each frame of each pack has a live chunk, and that each place is in a pack.
+// checkPacks checks that each frame of each pack has a live chunk, and that each place is in a
+// pack.
 func (m *world) checkPacks(live map[backup.ChunkID]bool) map[string]bool {
 	m.Helper()
 	type inPack struct {

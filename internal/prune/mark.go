@@ -35,7 +35,7 @@ func (p *pass) unmark(k *packState) {
 	}
 }
 
-// measure finds out how much of each pack is unused.
+// measure computes how much of each pack is unused.
 func (p *pass) measure(ctx context.Context) error {
 	for f, err := range p.Index.Frames(ctx) {
 		if err != nil {
@@ -99,7 +99,7 @@ func (p *pass) verify(ctx context.Context, needed map[backup.ShardID][]backup.Sn
 	if len(suspects) == 0 {
 		return nil
 	}
-	p.step("checking what seems to be needed")
+	p.step("verifying packs that seem to be needed")
 	chunks := int64(0)
 	for _, row := range suspects {
 		chunks += p.packs[p.rows[row]].Chunks
@@ -149,9 +149,9 @@ func (p *pass) eachPlace(ctx context.Context, rows []int64, do func(index.PlaceO
 }
 
 // references calls do for each chunk to which a page refers, directly or through list chunks. from
-// and needed are as in index.Pruning.References, by shard; if nil, they stand for all pages. A chunk
-// may come several times, and a few may come that only an unneeded list refers to. It fails if it
-// cannot know all references.
+// and needed are as in index.Pruning.References, by shard; if nil, they stand for all pages. It may
+// call do several times for a chunk, and for a few chunks to which only an unneeded list refers. It
+// fails if it cannot find all references.
 func (p *pass) references(ctx context.Context, from map[backup.ShardID]backup.SnapshotNumber, needed map[backup.ShardID][]backup.SnapshotNumber, do func(id *backup.ChunkID) error) error {
 	shards, err := p.Index.Fence(ctx)
 	if err != nil {
@@ -169,7 +169,7 @@ func (p *pass) references(ctx context.Context, from map[backup.ShardID]backup.Sn
 			}
 			chunks, err := listing.ReadChunks(data)
 			if err != nil {
-				return fmt.Errorf("a page of shard %d cannot be read, so that it is not known to which chunks it refers: %w", shard, err)
+				return fmt.Errorf("cannot find the chunks of a page of shard %d: %w", shard, err)
 			}
 			if err := lists.add(ctx, chunks.Lists); err != nil {
 				return err
@@ -194,7 +194,7 @@ type listsFound struct {
 	pending []backup.ChunkID // not looked up yet
 }
 
-// add adds list chunks. Each must be known to the index: otherwise what it refers to is not.
+// add adds list chunks. The index must know each of them, and thereby the chunks that it lists.
 func (l *listsFound) add(ctx context.Context, ids []backup.ChunkID) error {
 	for i := range ids {
 		if !l.filter.has(&ids[i]) {
@@ -212,7 +212,7 @@ func (l *listsFound) add(ctx context.Context, ids []backup.ChunkID) error {
 func (l *listsFound) lookUp(ctx context.Context) error {
 	known, err := l.Index.HasLists(ctx, l.pending)
 	if err == nil && !known {
-		err = fmt.Errorf("the index has lost what some list chunks refer to: nothing can be deleted safely: %w", backup.ErrCorrupt)
+		err = fmt.Errorf("the index does not know the chunks of some large files, so nothing can be deleted safely: %w", backup.ErrCorrupt)
 	}
 	l.pending = l.pending[:0]
 	return err

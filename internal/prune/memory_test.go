@@ -118,8 +118,8 @@ func TestMemory(t *testing.T) {
 var benchChunks = flag.Int("chunks", 1_000_000, "chunks of BenchmarkPass, in a tenth of a thousandth as many snapshots")
 
 // BenchmarkPass prunes a repository with many chunks and snapshots, of which the first half of the
-// chunks is from the first snapshot, and the others are from the changes of the following ones. It has
-// rows in the index, and no objects.
+// chunks is from the first snapshot, and the others are from the changes of the following ones. It
+// has rows in the index, and no objects.
 //
 //	go test ./internal/prune -run '^$' -bench Pass -benchtime 3x -timeout 0 -args -chunks 10000000
 func BenchmarkPass(b *testing.B) {

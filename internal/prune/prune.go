@@ -19,7 +19,7 @@ import (
 // ErrBusy reports that another process prunes this repository.
 var ErrBusy = errors.New("another prune of this repository is running")
 
-// An Index is what pruning needs of the index.
+// An Index is the part of the index that pruning uses.
 type Index interface {
 	index.Pruning
 	index.Sweeping
@@ -39,14 +39,14 @@ type Options struct {
 	Log    *slog.Logger
 	// MemoryBytes bounds the filters; 0: 256 MiB.
 	MemoryBytes int64
-	// MaxUnused is the share of what is stored that may stay unused, in packs that are needed in part.
-	// If there is more, such packs are thinned. 1: none is.
+	// MaxUnused is the share of the stored bytes that may stay unused, in packs that are needed in
+	// part. If more is unused, such packs are thinned. With 1, no pack is thinned.
 	MaxUnused float64
 	// DryRun deletes nothing, and only returns what Run would delete.
 	DryRun bool
 	// Without are snapshots that a DryRun treats as forgotten.
 	Without []backup.SnapshotID
-	// Sweep: a Run also sweeps the whole store (sweep.go).
+	// Sweep makes Run also sweep the whole store (sweep.go).
 	Sweep bool
 	// BeforeDelete, if not nil, is called after the index has recorded which objects are to be
 	// deleted, and before they are deleted: once for those that an earlier run left, if any, and
@@ -68,7 +68,7 @@ type Summary struct {
 	Snapshots int   // forgotten snapshots that were removed with their journals
 	Catalogs  int   // that newer ones had replaced
 	Thinned   int   // packs that were replaced by copies without unneeded frames
-	Freed     int64 // what the copies have less
+	Freed     int64 // stored bytes by which the copies are smaller
 	Copied    int64 // stored bytes of the copies
 	KeptPacks int   // packs that remain
 	KeptBytes int64 // stored bytes of these
@@ -172,7 +172,7 @@ type pass struct {
 	incomplete bool // another pass may find more, although nothing has changed
 }
 
-// A packState is a pack and what is marked of it.
+// A packState is a pack, with what a pass has found out about it.
 type packState struct {
 	index.Pack
 	marked int64 // chunks
@@ -182,8 +182,8 @@ type packState struct {
 	chosen bool  // to be thinned, in this pass
 }
 
-// renew renews the term until ctx is done. It ends ctx if the term is lost. The result waits for
-// the end.
+// renew renews the term until ctx is done. It ends ctx if the term is lost. wait returns when the
+// renewing has ended.
 func (p *pass) renew(ctx context.Context, end context.CancelCauseFunc) (wait func()) {
 	done := make(chan struct{})
 	var renewed atomic.Int64
@@ -284,7 +284,7 @@ func (p *pass) wouldDelete(candidates []int) index.Deletion {
 	return index.Deletion{By: p.By, Bytes: would.result.Bytes + would.result.Freed, OfBytes: p.result.Stored}
 }
 
-// carryOut deletes the candidates and what else nothing needs.
+// carryOut deletes the candidates, thins packs, and deletes unneeded history and orphans.
 func (p *pass) carryOut(ctx context.Context, fence map[backup.ShardID]backup.SnapshotNumber, candidates []int) error {
 	if err := p.condemn(ctx, fence, candidates); err != nil {
 		return err
@@ -394,10 +394,10 @@ func (p *pass) rowsOf(packs []int) []int64 {
 	return rows
 }
 
-// candidates returns the packs of which no chunk is needed, and whose snapshots have ended. All packs
-// of an object are candidates, or none.
+// candidates returns the packs without needed chunks, if their snapshots have ended. Either all
+// packs of an object are candidates, or none is.
 func (p *pass) candidates(ctx context.Context, without []backup.SnapshotID) ([]int, error) {
-	p.step("finding what is needed")
+	p.step("finding needed chunks")
 	needed, err := p.Index.Needed(ctx, without)
 	if err != nil {
 		return nil, err
@@ -479,10 +479,10 @@ func (p *pass) condemn(ctx context.Context, fence map[backup.ShardID]backup.Snap
 	return p.delete(ctx, deleting)
 }
 
-// neededSince returns the objects of condemned packs to which a page refers that may have appeared
-// since the fence.
+// neededSince returns the objects of the condemned packs to which pages refer that may have
+// appeared since the fence.
 func (p *pass) neededSince(ctx context.Context, fence map[backup.ShardID]backup.SnapshotNumber, condemned []int64) (map[backup.PackID]bool, error) {
-	p.step("checking what backups rely on")
+	p.step("checking new references of backups")
 	chunks := int64(0)
 	for _, row := range condemned {
 		chunks += p.packs[p.rows[row]].Chunks
@@ -535,7 +535,7 @@ func (p *pass) delete(ctx context.Context, packs []int) error {
 			return err
 		}
 	}
-	p.step("dropping what the index knows of deleted packs")
+	p.step("removing deleted packs from the index")
 	rows := p.rowsOf(packs)
 	for digit := range 256 {
 		if err := p.Index.DropPlaces(ctx, rows, byte(digit)); err != nil {

@@ -32,8 +32,8 @@ func (s *refusingStore) Put(ctx context.Context, name string, data []byte) error
 	return s.put // it may have written the object
 }
 
-// If packs cannot be copied, they stay as they are, and everything else is deleted. Only a store that
-// does not answer ends the pass.
+// If packs cannot be copied, they stay as they are, and everything else is deleted. Only a store
+// that does not answer ends the pass.
 func TestPacksThatCannotBeCopied(t *testing.T) {
 	for name, test := range map[string]struct {
 		s    refusingStore

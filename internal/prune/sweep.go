@@ -14,19 +14,19 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A sweep lists the store, and deletes orphans: objects of attempts that were lost before they could
-// announce them. An object is an orphan if, after the store has listed it,
+// A sweep lists the store, and deletes orphans: objects of attempts that were lost before they
+// could announce them. An object is an orphan if, after the store has listed it,
 //
 //   - the index knows its snapshot, and the snapshot has ended, and
 //   - no row names the object after that.
 //
-// Both are final. So a sweep needs no lock, no clock and no grace period, and it does not matter how
-// long it is paused between a look at the index and a deletion:
+// Both conditions are final. So a sweep needs no lock, no clock and no grace period, and may pause
+// for any time between a look at the index and a deletion:
 //
-//   - A pack of a backup. The index registers packs of running snapshots only. So a pack that is being
-//     uploaded, or was not announced yet, belongs to a running snapshot, and stays. After the end of
-//     its snapshot, nobody can register it any more.
-//   - A copy made by compaction. The index names the object before the store has it (Plan), and until
+//   - A pack of a backup. The index registers packs of running snapshots only. So a pack that is
+//     being uploaded, or that has not been announced yet, belongs to a running snapshot, and stays.
+//     After its snapshot has ended, nobody can register it any more.
+//   - A copy made by compaction. The index names the object before the store has it (Plan), until
 //     it is deleted. Its id is random, and used once. A pruner that was paused may put a copy whose
 //     plan is gone, but its Move is refused.
 //   - A part of a segment. The transaction that commits a snapshot also decides which attempt's
@@ -36,19 +36,20 @@ import (
 //   - A commit record. It is needed until its snapshot is removed. A committer that was paused may put
 //     it again after that.
 //
-// The index may be older than its store, because it was restored from a backup. It does not know
-// then what was registered since. Three rules protect that:
+// The index may be older than its store, if it was restored from a backup. Such an index lacks the
+// objects that were registered since that backup. Three rules protect them:
 //
-//   - An object of a snapshot that the index does not know is never touched.
-//   - While the store has the record of a snapshot that the index does not know, or that is running
-//     according to the index, nothing is deleted: a record is written after the index knows the end of
-//     its snapshot (docs/decisions/0022-an-index-that-is-older-than-its-store.md).
-//   - A copy made by compaction is named after a snapshot that may have ended long before. So it is
-//     never touched if no row names it: it may be the only object that has its chunks. The header
-//     tells: the pack in such an object has another id than the object.
+//   - A sweep never deletes an object of a snapshot that the index does not know.
+//   - A sweep deletes nothing while the store has the record of a snapshot that is running
+//     according to the index, or that the index does not know. A record is written only after the
+//     index knows the end of the snapshot, so such a record shows that the index is older than the
+//     store (docs/decisions/0022-an-index-that-is-older-than-its-store.md).
+//   - A sweep never deletes a copy made by compaction. Such a copy is named after a snapshot that
+//     may have ended long before, and may be the only object that has its chunks. Its header
+//     identifies it: the id of its pack differs from the id of the object.
 
-// Sections is the number of sections of the store that a sweep sees one after the other. Each has the
-// objects of the snapshots whose ids begin with one hexadecimal digit. Ids are random.
+// Sections is the number of sections of the store, which are swept one after the other. Each has
+// the objects of the snapshots whose ids begin with one hexadecimal digit. Ids are random.
 const Sections = 16
 
 // Swept is what a sweep has seen.
@@ -57,10 +58,10 @@ type Swept struct {
 	Orphans int64 // deleted; in a dry run: those that would be deleted
 	Bytes   int64 // of the orphans
 	Unknown int64 // objects of snapshots that the index does not know
-	// Unidentified are objects that no row names, and that stay because their names or headers do not
-	// say for what they were written, or because they are copies made by compaction.
+	// Unidentified is the number of objects that no row names, and that stay because their names or
+	// headers do not identify them, or because they are copies made by compaction.
 	Unidentified int64
-	// Old: orphans were not deleted, because the index is older than its store.
+	// Old reports that orphans stay, because the index is older than its store.
 	Old bool
 }
 
@@ -208,7 +209,7 @@ func (s *section) page(ctx context.Context, page []store.Object) error {
 	return s.remove(ctx, orphans)
 }
 
-// A stored is an object of the list, and what its name says.
+// A stored is an object of the list, with its parsed name.
 type stored struct {
 	store.Object
 	index.StoredObject
@@ -241,8 +242,8 @@ func parse(o store.Object) (s stored, ok bool) {
 	return s, false
 }
 
-// orphans returns the objects that are orphans according to the index, and those of snapshots that it
-// does not know.
+// orphans returns the objects that are orphans according to the index, and the objects of snapshots
+// that it does not know.
 func (s *section) orphans(ctx context.Context, t index.Term, objects []stored) (orphans, unknown []stored, err error) {
 	if len(objects) == 0 {
 		return nil, nil, nil
@@ -266,8 +267,8 @@ func (s *section) orphans(ctx context.Context, t index.Term, objects []stored) (
 	return orphans, unknown, nil
 }
 
-// identify returns those of the objects whose headers say what their names say. Only those of packs
-// are read: the pruner may not read others.
+// identify returns the objects whose headers agree with their names. It reads only headers of
+// packs, because the pruner may not read other objects.
 func (s *section) identify(ctx context.Context, objects []stored) (identified []stored, err error) {
 	for _, o := range objects {
 		if !strings.HasPrefix(o.Name, store.PacksPrefix) {
@@ -292,8 +293,8 @@ func (s *section) leave(name string) {
 	s.unidentified = name
 }
 
-// isCurrent is IsCurrent. It looks once: an index that is replaced later does not know the term of
-// this process.
+// isCurrent calls IsCurrent once per section. That suffices: an index that replaces this one later
+// does not know the term of this process.
 func (s *section) isCurrent(ctx context.Context) (bool, error) {
 	if s.current != nil {
 		return *s.current, nil
@@ -306,8 +307,8 @@ func (s *section) isCurrent(ctx context.Context) (bool, error) {
 	return current, err
 }
 
-// IsCurrent reports whether the index knows the end of each snapshot of which the store has a record.
-// Otherwise the index is older than the store. The records are not read.
+// IsCurrent reports whether the index knows the end of each snapshot that has a record in the
+// store. If not, the index is older than the store. The records are not read.
 func IsCurrent(ctx context.Context, i index.Sweeping, s store.Store) (bool, error) {
 	for page, err := range pages(s.List(ctx, store.CommitsPrefix)) {
 		if err != nil {

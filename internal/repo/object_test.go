@@ -18,21 +18,10 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/testenv/golden"
 )
 
 var update = flag.Bool("update", false, "write golden files")
-
-// The files of testdata/v1 are frozen: all later versions must read them.
-const goldenDir = "testdata/v1"
-
-func golden(t testing.TB, name string) []byte {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join(goldenDir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
-}
 
 var goldenRepository = backup.Repository{
 	ID: backup.RepositoryID([]byte("golden repositor")), Version: 1, Created: time.Date(2026, 11, 22, 3, 4, 5, 0, time.UTC),
@@ -48,8 +37,8 @@ func TestWriteGolden(t *testing.T) {
 	id := goldenRepository.ID
 	committer := seal.CommitterKey{Repository: id, Signing: seal.NewSigningKey()}
 	signer := committer.Signing.Signer()
-	check(t, os.MkdirAll(goldenDir, 0o755))
-	identity := filepath.Join(goldenDir, "identity.txt")
+	check(t, os.MkdirAll(golden.Dir, 0o755))
+	identity := filepath.Join(golden.Dir, "identity.txt")
 	recipient, err := writeIdentity(identity, id, signer)
 	check(t, err)
 	check(t, os.Chmod(identity, 0o644))
@@ -71,23 +60,23 @@ func TestWriteGolden(t *testing.T) {
 	committerText, err := committer.MarshalText()
 	check(t, err)
 	for name, data := range map[string][]byte{"repository": text, "worker.key": workerText, "committer.key": committerText} {
-		check(t, os.WriteFile(filepath.Join(goldenDir, name), data, 0o644))
+		check(t, os.WriteFile(filepath.Join(golden.Dir, name), data, 0o644))
 	}
 }
 
 func TestReadGolden(t *testing.T) {
-	o, err := parseObject(golden(t, "repository"))
+	o, err := parseObject(golden.Read(t, "repository"))
 	check(t, err)
-	worker, err := ReadWorkerKey(filepath.Join(goldenDir, "worker.key"), o.ID)
+	worker, err := ReadWorkerKey(filepath.Join(golden.Dir, "worker.key"), o.ID)
 	check(t, err)
-	committer, err := ReadCommitterKey(filepath.Join(goldenDir, "committer.key"), o.ID)
+	committer, err := ReadCommitterKey(filepath.Join(golden.Dir, "committer.key"), o.ID)
 	check(t, err)
 	want := goldenRepository
 	want.Recipients, want.Signer = worker.Recipients, committer.Signing.Signer()
 	if !reflect.DeepEqual(o.Repository, want) {
 		t.Errorf("got %+v\nwant %+v", o.Repository, want)
 	}
-	identity, err := FindIdentity(filepath.Join(goldenDir, "identity.txt"), o.ID)
+	identity, err := FindIdentity(filepath.Join(golden.Dir, "identity.txt"), o.ID)
 	check(t, err)
 	check(t, identity.Check(&o))
 	if identity.Signer == (seal.Signer{}) {
@@ -100,7 +89,7 @@ func TestReadGolden(t *testing.T) {
 	if got, err := o.CommitterKey(identity.Opener); err != nil || !reflect.DeepEqual(got, committer) {
 		t.Errorf("sealed committer key: %+v, %v", got, err)
 	}
-	if again, err := o.encode(committer.Signing); err != nil || !bytes.Equal(again, golden(t, "repository")) {
+	if again, err := o.encode(committer.Signing); err != nil || !bytes.Equal(again, golden.Read(t, "repository")) {
 		t.Errorf("the same object has another text: %v\n%s", err, again)
 	}
 }
@@ -108,7 +97,7 @@ func TestReadGolden(t *testing.T) {
 // forger changes the golden object as an attacker with write access to the store could, who knows
 // all unencrypted parts and signs with a key of his own.
 func forger(t testing.TB, change func(*Object)) []byte {
-	o, err := parseObject(golden(t, "repository"))
+	o, err := parseObject(golden.Read(t, "repository"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +130,7 @@ func forger(t testing.TB, change func(*Object)) []byte {
 func TestReplacedObjectIsRefused(t *testing.T) {
 	forged, err := parseObject(forger(t, nil))
 	check(t, err) // it is complete and signed, but by the wrong signer
-	identity, err := FindIdentity(filepath.Join(goldenDir, "identity.txt"), forged.ID)
+	identity, err := FindIdentity(filepath.Join(golden.Dir, "identity.txt"), forged.ID)
 	check(t, err)
 	if err := identity.Check(&forged); !errors.Is(err, backup.ErrWrongKey) {
 		t.Errorf("identity file: %v", err)
@@ -212,8 +201,8 @@ func (u unaware) Repository(context.Context) (backup.Repository, error) {
 }
 
 func TestObjectOfAnotherSigning(t *testing.T) {
-	good := string(golden(t, "repository"))
-	committer, err := seal.ParseCommitterKey(golden(t, "committer.key"))
+	good := string(golden.Read(t, "repository"))
+	committer, err := seal.ParseCommitterKey(golden.Read(t, "committer.key"))
 	check(t, err)
 	edit := func(from, to string) string {
 		edited := strings.Replace(good, from, to, 1)
@@ -280,9 +269,9 @@ func TestObjectOfAnotherSigning(t *testing.T) {
 
 // Keys of another repository, or signer, that are sealed in the object are refused.
 func TestSealedKeysBelongToTheObject(t *testing.T) {
-	identity, err := FindIdentity(filepath.Join(goldenDir, "identity.txt"), goldenRepository.ID)
+	identity, err := FindIdentity(filepath.Join(golden.Dir, "identity.txt"), goldenRepository.ID)
 	check(t, err)
-	good, err := parseObject(golden(t, "repository"))
+	good, err := parseObject(golden.Read(t, "repository"))
 	check(t, err)
 	// The forger seals the unencrypted parts under his own signature.
 	mixed, err := parseObject(forger(t, func(o *Object) {
@@ -312,7 +301,7 @@ func TestObjectThatCannotBeRead(t *testing.T) {
 		"a year of five digits":      func(o *Object) { o.Created = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC) },
 		"no id":                      func(o *Object) { o.ID = backup.RepositoryID{} },
 	} {
-		o, err := parseObject(golden(t, "repository"))
+		o, err := parseObject(golden.Read(t, "repository"))
 		check(t, err)
 		change(&o)
 		if _, err := o.encode(key); !errors.Is(err, backup.ErrInvalid) {
@@ -322,7 +311,7 @@ func TestObjectThatCannotBeRead(t *testing.T) {
 }
 
 func TestObjectIsBounded(t *testing.T) {
-	data := append(golden(t, "repository"), make([]byte, 16<<20)...)
+	data := append(golden.Read(t, "repository"), make([]byte, 16<<20)...)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	_, err := parseObject(data)
@@ -334,8 +323,8 @@ func TestObjectIsBounded(t *testing.T) {
 
 // Any bytes are an error, or an object with this text.
 func FuzzParseObject(f *testing.F) {
-	good := golden(f, "repository")
-	committer, err := seal.ParseCommitterKey(golden(f, "committer.key"))
+	good := golden.Read(f, "repository")
+	committer, err := seal.ParseCommitterKey(golden.Read(f, "committer.key"))
 	if err != nil {
 		f.Fatal(err)
 	}

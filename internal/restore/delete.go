@@ -120,7 +120,8 @@ func (r *restorer) removeAll(at *target.Dir, name string) (gone bool) {
 	})
 }
 
-// keeps is stays, but it also keeps, and reports, what belongs to the repository.
+// keeps reports whether an entry stays. In addition to stays, it keeps the files of the repository,
+// and reports them as problems.
 func (r *restorer) keeps(path string, e *backup.Entry) bool {
 	if r.stays(path, e) {
 		return true

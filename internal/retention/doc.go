@@ -15,10 +15,10 @@
 //   - A rule that has counts left when the oldest snapshot is reached keeps that one too, although
 //     another one of the same hour, day … is kept. So a history that is shorter than the rule asks
 //     for is kept from its beginning.
-//   - keep-within P keeps the snapshots that are newer than the newest one minus P. The newest one is
-//     the reference, not the time of the decision: if backups stop, nothing is forgotten.
-//     Its variants keep the newest of each hour, day … of this period, and the oldest snapshot if it
-//     is in the period.
+//   - keep-within P keeps the snapshots that are newer than the newest one minus P. The newest one
+//     is the reference, not the time of the decision: if backups stop, nothing is forgotten. Its
+//     variants keep the newest of each hour, day … of this period, and the oldest snapshot if it is
+//     in the period.
 //   - keep-tag keeps the snapshots that have all tags of one of its lists.
 //
 // # The rules of Proxmox Backup Server

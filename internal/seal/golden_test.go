@@ -18,12 +18,10 @@ import (
 	"github.com/zeebo/blake3"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/testenv/golden"
 )
 
 var update = flag.Bool("update", false, "write golden files")
-
-// The files of testdata/v1 are frozen: all later versions must read them.
-const goldenDir = "testdata/v1"
 
 var goldenWorkerKey = WorkerKey{
 	Repository: backup.RepositoryID([]byte("golden repositor")),
@@ -86,30 +84,30 @@ func TestWriteGolden(t *testing.T) {
 		"recipient-1.txt":   []byte(alice.recipient + "\n"),
 	}
 	for name, data := range files {
-		if err := os.WriteFile(filepath.Join(goldenDir, name), data, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(golden.Dir, name), data, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
 func TestReadGolden(t *testing.T) {
-	opener, err := NewOpener(golden(t, "identity.txt"))
+	opener, err := NewOpener(golden.Read(t, "identity.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := opener.Unwrap(golden(t, "wrapped.age"))
+	key, err := opener.Unwrap(golden.Read(t, "wrapped.age"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	plaintext, err := key.Open(nil, golden(t, "sealed.bin"), goldenCounter, []byte(goldenAAD))
+	plaintext, err := key.Open(nil, golden.Read(t, "sealed.bin"), goldenCounter, []byte(goldenAAD))
 	if err != nil || string(plaintext) != goldenPlaintext {
 		t.Errorf("Open: %q, %v", plaintext, err)
 	}
-	text, err := opener.OpenBlob(golden(t, "worker-key.age"))
+	text, err := opener.OpenBlob(golden.Read(t, "worker-key.age"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(text, golden(t, "worker-key.txt")) {
+	if !bytes.Equal(text, golden.Read(t, "worker-key.txt")) {
 		t.Errorf("OpenBlob: %q", text)
 	}
 	got, err := ParseWorkerKey(text)
@@ -126,12 +124,12 @@ func TestReadGolden(t *testing.T) {
 }
 
 func TestReadGoldenCommitterKey(t *testing.T) {
-	opener, err := NewOpener(golden(t, "identity.txt"))
+	opener, err := NewOpener(golden.Read(t, "identity.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := opener.OpenBlob(golden(t, "committer-key.age"))
-	if err != nil || !bytes.Equal(text, golden(t, "committer-key.txt")) {
+	text, err := opener.OpenBlob(golden.Read(t, "committer-key.age"))
+	if err != nil || !bytes.Equal(text, golden.Read(t, "committer-key.txt")) {
 		t.Fatalf("OpenBlob: %q, %v", text, err)
 	}
 	key, err := ParseCommitterKey(text)
@@ -139,7 +137,7 @@ func TestReadGoldenCommitterKey(t *testing.T) {
 		t.Fatalf("%+v, %v", key, err)
 	}
 	// Ed25519 is deterministic, so the signature is part of the format.
-	signature := golden(t, "signature.bin")
+	signature := golden.Read(t, "signature.bin")
 	if got := key.Signing.Sign(key.Repository, goldenName, []byte(goldenObject)); !bytes.Equal(got, signature) {
 		t.Errorf("signature %x, and it was %x", got, signature)
 	}
@@ -149,7 +147,7 @@ func TestReadGoldenCommitterKey(t *testing.T) {
 }
 
 func TestReadGoldenSigner(t *testing.T) {
-	file := golden(t, "identity.txt")
+	file := golden.Read(t, "identity.txt")
 	if s, ok, err := SignerOf(file, goldenWorkerKey.Repository); err != nil || !ok || s != goldenSigner {
 		t.Errorf("signer %v, %v, %v", s, ok, err)
 	}
@@ -177,7 +175,7 @@ func TestExamplesInDocumentation(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"worker-key.txt", "committer-key.txt"} {
-		if !bytes.Contains(page, slices.Concat([]byte("```text\n"), golden(t, name), []byte("```\n"))) {
+		if !bytes.Contains(page, slices.Concat([]byte("```text\n"), golden.Read(t, name), []byte("```\n"))) {
 			t.Errorf("docs/formats/keys.md does not show %s", name)
 		}
 	}
@@ -202,7 +200,7 @@ func TestSealIsAES256GCM(t *testing.T) {
 }
 
 func FuzzParseWorkerKey(f *testing.F) {
-	f.Add(golden(f, "worker-key.txt"))
+	f.Add(golden.Read(f, "worker-key.txt"))
 	f.Add([]byte("bctl-worker-key v1\nrepository 00\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		k, err := ParseWorkerKey(data)
@@ -217,7 +215,7 @@ func FuzzParseWorkerKey(f *testing.F) {
 }
 
 func FuzzParseCommitterKey(f *testing.F) {
-	f.Add(golden(f, "committer-key.txt"))
+	f.Add(golden.Read(f, "committer-key.txt"))
 	f.Add([]byte("bctl-committer-key v1\nrepository 00\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		k, err := ParseCommitterKey(data)
@@ -235,7 +233,7 @@ func FuzzParseCommitterKey(f *testing.F) {
 }
 
 func FuzzSignerOf(f *testing.F) {
-	f.Add(golden(f, "identity.txt"))
+	f.Add(golden.Read(f, "identity.txt"))
 	f.Add([]byte(signerLine + "\n" + signerLine))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, ok, err := SignerOf(data, goldenWorkerKey.Repository)
@@ -249,14 +247,14 @@ func FuzzSignerOf(f *testing.F) {
 }
 
 func FuzzUnwrap(f *testing.F) {
-	wrapped := golden(f, "wrapped.age")
-	opener, err := NewOpener(golden(f, "identity.txt"))
+	wrapped := golden.Read(f, "wrapped.age")
+	opener, err := NewOpener(golden.Read(f, "identity.txt"))
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(wrapped)
 	f.Add(wrapped[:len(wrapped)-1])
-	f.Add(golden(f, "worker-key.age"))
+	f.Add(golden.Read(f, "worker-key.age"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if key, err := opener.Unwrap(data); err == nil && (key == nil || !bytes.Equal(data, wrapped)) {
 			t.Errorf("unwrapped a key that nobody wrapped: %q", data)
@@ -288,24 +286,15 @@ func BenchmarkNewDataKey(b *testing.B) {
 }
 
 func BenchmarkUnwrap(b *testing.B) {
-	opener, err := NewOpener(golden(b, "identity.txt"))
+	opener, err := NewOpener(golden.Read(b, "identity.txt"))
 	if err != nil {
 		b.Fatal(err)
 	}
-	wrapped := golden(b, "wrapped.age")
+	wrapped := golden.Read(b, "wrapped.age")
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := opener.Unwrap(wrapped); err != nil {
 			b.Fatal(err)
 		}
 	}
-}
-
-func golden(t testing.TB, name string) []byte {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join(goldenDir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
 }

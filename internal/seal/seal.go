@@ -147,7 +147,7 @@ func (o *Opener) decrypt(sealed []byte, maxBytes int) ([]byte, error) {
 	if err != nil {
 		var noMatch *age.NoIdentityMatchError
 		if errors.As(err, &noMatch) {
-			return nil, fmt.Errorf("none of %d identities is a recipient: %w", len(o.identities), backup.ErrWrongKey)
+			return nil, fmt.Errorf("wrong identity file: it belongs to another repository: %w", backup.ErrWrongKey)
 		}
 		return nil, fmt.Errorf("%w: %w", err, backup.ErrCorrupt)
 	}

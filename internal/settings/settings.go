@@ -4,7 +4,6 @@
 package settings
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,23 +35,19 @@ const (
 	maxWindows        = 64
 )
 
-func wrong(setting, format string, args ...any) error {
-	return &backup.SettingError{Setting: setting, Err: fmt.Errorf(format+": %w", append(args, backup.ErrInvalid)...)}
-}
-
-// isText reports whether a text column of the index can hold s.
-func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
+// IsText reports whether s can be stored in a text column of the index.
+func IsText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
 // name checks a name. The index accepts names that are not plain, because filers of earlier
 // versions may have any.
 func name(what, s string, maxBytes int) error {
 	switch {
 	case s == "":
-		return wrong("name", "the name of a %s is empty", what)
+		return backup.WrongSetting("name", "the name of a %s is empty", what)
 	case len(s) > maxBytes:
-		return wrong("name", "%s name %q… has %d bytes, and the maximum is %d", what, s[:min(len(s), 40)], len(s), maxBytes)
-	case !isText(s):
-		return wrong("name", "%s name %q is not UTF-8, or contains a NUL", what, s)
+		return backup.WrongSetting("name", "%s name %q… has %d bytes, and the maximum is %d", what, s[:min(len(s), 40)], len(s), maxBytes)
+	case !IsText(s):
+		return backup.WrongSetting("name", "%s name %q is not UTF-8, or contains a NUL", what, s)
 	}
 	return nil
 }
@@ -74,17 +69,17 @@ func Filer(f backup.Filer) error {
 		value   int
 	}{{"walk_tasks", l.WalkTasks}, {"read_batches", l.ReadBatches}} {
 		if n.value < 0 || n.value > MaxSlots {
-			return wrong(n.setting, "%s: %d is not a number from 0 to %d", n.setting, n.value, MaxSlots)
+			return backup.WrongSetting(n.setting, "%s: %d is not a number from 0 to %d", n.setting, n.value, MaxSlots)
 		}
 	}
 	if l.ReadBytesPerSecond < 0 || l.ReadBytesPerSecond > maxBytesPerSecond {
-		return wrong("read_rate", "read_rate: %d bytes per second is not between 0 and 1 PiB", l.ReadBytesPerSecond)
+		return backup.WrongSetting("read_rate", "read_rate: %d bytes per second is not between 0 and 1 PiB", l.ReadBytesPerSecond)
 	}
 	if err := policy.CheckFloor(l.Floor); err != nil {
 		return err
 	}
 	if f.Compare&^backup.CompareAll != 0 || f.Compare.OrAll()&(backup.CompareMtime|backup.CompareCtime) == 0 {
-		return wrong("compare", "compare: %#x: without mtime or ctime, changed content would not be found", uint8(f.Compare))
+		return backup.WrongSetting("compare", "compare: %#x: without mtime or ctime, changed content would not be found", uint8(f.Compare))
 	}
 	if err := labels(f.Labels); err != nil {
 		return err
@@ -94,12 +89,12 @@ func Filer(f backup.Filer) error {
 
 // Shard checks the settings of a shard, except for its name.
 func Shard(s backup.Shard) error {
-	if s.Source == "" || len(s.Source) > MaxSourceBytes || !isText(s.Source) {
-		return wrong("source", "source %q is empty, has more than %d bytes, or is not UTF-8", s.Source[:min(len(s.Source), 80)], MaxSourceBytes)
+	if s.Source == "" || len(s.Source) > MaxSourceBytes || !IsText(s.Source) {
+		return backup.WrongSetting("source", "source %q is empty, has more than %d bytes, or is not UTF-8", s.Source[:min(len(s.Source), 80)], MaxSourceBytes)
 	}
-	if len(s.Snapshots) > MaxSourceBytes || !isText(s.Snapshots) || strings.HasPrefix(s.Snapshots, "/") ||
+	if len(s.Snapshots) > MaxSourceBytes || !IsText(s.Snapshots) || strings.HasPrefix(s.Snapshots, "/") ||
 		slices.Contains(strings.Split(s.Snapshots, "/"), "..") {
-		return wrong("snapshots", "snapshots %q is not a pattern relative to the source, of at most %d bytes of UTF-8",
+		return backup.WrongSetting("snapshots", "snapshots %q is not a pattern relative to the source, of at most %d bytes of UTF-8",
 			s.Snapshots[:min(len(s.Snapshots), 80)], MaxSourceBytes)
 	}
 	return selection(s.Selection)
@@ -116,13 +111,13 @@ func Policy(p backup.Policy) error {
 		texts = append(texts, text{"windows/" + strconv.Itoa(n), window})
 	}
 	for _, t := range texts {
-		if len(t.value) > maxScheduleText || !isText(t.value) {
+		if len(t.value) > maxScheduleText || !IsText(t.value) {
 			what, _, _ := strings.Cut(t.setting, "/")
-			return wrong(t.setting, "%s: %q has more than %d bytes, or is not UTF-8", what, t.value[:min(len(t.value), 80)], maxScheduleText)
+			return backup.WrongSetting(t.setting, "%s: %q has more than %d bytes, or is not UTF-8", what, t.value[:min(len(t.value), 80)], maxScheduleText)
 		}
 	}
 	if len(p.Windows) > maxWindows {
-		return wrong("windows", "%d windows are more than %d", len(p.Windows), maxWindows)
+		return backup.WrongSetting("windows", "%d windows are more than %d", len(p.Windows), maxWindows)
 	}
 	if _, err := policy.Parse(p); err != nil {
 		return err
@@ -138,11 +133,11 @@ func Policy(p backup.Policy) error {
 
 func labels(of map[string]string) error {
 	if len(of) > maxLabels {
-		return wrong("labels", "%d labels are more than %d", len(of), maxLabels)
+		return backup.WrongSetting("labels", "%d labels are more than %d", len(of), maxLabels)
 	}
 	for key, value := range of {
-		if key == "" || len(key) > maxLabelBytes || len(value) > maxLabelBytes || !isText(key) || !isText(value) {
-			return wrong("labels", "label %q=%q: key and value are UTF-8 of at most %d bytes, and the key is not empty",
+		if key == "" || len(key) > maxLabelBytes || len(value) > maxLabelBytes || !IsText(key) || !IsText(value) {
+			return backup.WrongSetting("labels", "label %q=%q: key and value are UTF-8 of at most %d bytes, and the key is not empty",
 				key[:min(len(key), 40)], value[:min(len(value), 40)], maxLabelBytes)
 		}
 	}
@@ -159,15 +154,15 @@ func selection(s backup.Selection) error {
 	}{{"exclude", s.Exclude}, {"exclude_if_present", s.ExcludeIfPresent}} {
 		for n, text := range list.texts {
 			if size += len(text); size > maxSelectionBytes {
-				return wrong(list.setting, "the exclusions have more than %d bytes", maxSelectionBytes)
+				return backup.WrongSetting(list.setting, "the exclusions have more than %d bytes", maxSelectionBytes)
 			}
-			if !isText(text) {
-				return wrong(list.setting+"/"+strconv.Itoa(n), "%s: %q is not UTF-8, or contains a NUL", list.setting, text)
+			if !IsText(text) {
+				return backup.WrongSetting(list.setting+"/"+strconv.Itoa(n), "%s: %q is not UTF-8, or contains a NUL", list.setting, text)
 			}
 		}
 	}
 	if s.ExcludeLargerBytes < 0 {
-		return wrong("exclude_larger_than", "exclude_larger_than: %d bytes is not a size of 0 or more", s.ExcludeLargerBytes)
+		return backup.WrongSetting("exclude_larger_than", "exclude_larger_than: %d bytes is not a size of 0 or more", s.ExcludeLargerBytes)
 	}
 	return nil
 }

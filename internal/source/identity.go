@@ -24,7 +24,7 @@ func OpenRoot(ctx context.Context, s Source, url string, want backup.Root, by ba
 	case want.IsZero() || ctx.Err() != nil || IsTransient(err) || errors.Is(err, ErrExpired):
 		return nil, err
 	default:
-		return nil, &OtherTreeError{What: fmt.Sprintf("%s cannot be opened any more: %v; is it mounted here?", url, err)}
+		return nil, &OtherTreeError{What: fmt.Sprintf("%s can no longer be opened: %v; is it mounted here?", url, err)}
 	}
 	if why := want.Differs(t.Root(), by); why != "" {
 		return nil, errors.Join(&OtherTreeError{
@@ -122,7 +122,7 @@ func checkMount(ctx context.Context, t Tree, mount string) error {
 	case mounted && err != nil:
 		return fmt.Errorf("close %q: %w: %w", mount, err, backup.ErrUnavailable)
 	case !mounted:
-		return &OtherTreeError{What: fmt.Sprintf("the file system that was mounted at %q is not mounted any more", mount)}
+		return &OtherTreeError{What: fmt.Sprintf("the file system that was mounted at %q is no longer mounted", mount)}
 	}
 	return nil
 }

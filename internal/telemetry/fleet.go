@@ -140,8 +140,8 @@ func (f *fleet) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (f *fleet) Collect(to chan<- prometheus.Metric) {
-	now, at, up, tells := f.now()
-	if !tells {
+	now, at, up, exports := f.now()
+	if !exports {
 		return
 	}
 	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
@@ -190,8 +190,8 @@ func unixSeconds(t time.Time) float64 {
 }
 
 // now returns the last answer and its time; nil if there is none. up is 0 if the fleet does not
-// answer. tells is false if another committer exports the fleet.
-func (f *fleet) now() (now *Fleet, at time.Time, up float64, tells bool) {
+// answer. exports is false if another committer exports the fleet.
+func (f *fleet) now() (now *Fleet, at time.Time, up float64, exports bool) {
 	f.asking.Lock()
 	defer f.asking.Unlock()
 	if f.ask == nil {
@@ -223,10 +223,7 @@ var works = [2]string{"task", "batch"}
 func (f *fleet) collectWork(gauge gauger, now *Fleet) {
 	sites := map[string]*siteWork{}
 	site := func(filer *backup.Filer) *siteWork {
-		name := filer.Site
-		if name == "" {
-			name = backup.DefaultSite
-		}
+		name := backup.SiteName(filer.Site)
 		if sites[name] == nil {
 			sites[name] = &siteWork{}
 		}

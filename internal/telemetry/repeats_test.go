@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -19,30 +17,13 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/testenv"
 )
-
-// A lockedBuffer is written to by timers while a test reads it.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
 
 // logged returns a JSON log, and a function that returns its lines.
 func logged(t *testing.T) (*slog.Logger, func() []map[string]any) {
 	t.Helper()
-	var out lockedBuffer
+	var out testenv.Buffer
 	l, err := NewLogger(&out, false, "debug", "json")
 	if err != nil {
 		t.Fatal(err)

@@ -12,11 +12,11 @@
 //	locked := server.Lock(t, dir+"/postgres")               // of PostgresServer
 //	s3 := testenv.LockVersityGW(t, dir+"/s3", port)         // or testenv.LockMinio
 //
-// What a test starts is killed when the test ends, its output is in the test's log when the test
-// failed, and it dies with the test binary however that ends. A server that cannot be had fails the
-// test with one line that says what to do: a suite that skips what it cannot run proves nothing.
-// Only -short skips, and tests with an S3 server belong to make test-s3 (package testtarget),
-// because these servers take minutes to build.
+// A server that a test has started is killed when the test ends, or when the test binary ends for
+// any reason. If the test failed, the server's output is in the test's log. If a server is
+// unavailable, the test fails with a line of advice, because a skipped test proves nothing. Only
+// -short skips. Tests with an S3 server belong to make test-s3 (package testtarget), because these
+// servers take minutes to build.
 //
 // Where programs come from:
 //

@@ -1,4 +1,4 @@
-// Package profile reads of a Go profile of allocations how many there were.
+// Package profile counts the allocations in a Go profile.
 package profile
 
 import (
@@ -35,7 +35,7 @@ func sum(ctx context.Context, file, of string) (int64, error) {
 	}
 	found := total.FindSubmatch(out)
 	if found == nil {
-		return 0, fmt.Errorf("go tool pprof says no total: %s", out)
+		return 0, fmt.Errorf("go tool pprof printed no total: %s", out)
 	}
 	return strconv.ParseInt(string(found[1]), 10, 64)
 }

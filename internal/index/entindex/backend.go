@@ -105,13 +105,13 @@ type PageRow struct {
 	Fingerprint backup.Fingerprint
 	Digest      backup.PageDigest
 	Inode       uint64
-	// Listing is the listing, or for PutPages what is stored: the listing, or a patch of which Base is
-	// the first snapshot of the base; 0: it needs none.
+	// Listing is the listing, or for PutPages what is stored: the listing, or a patch of which Base
+	// is the first snapshot of the base; 0: it needs none.
 	Listing []byte
 	Base    backup.SnapshotNumber
 	Ends    bool // for PutPages: an earlier snapshot's version is open, and ends
-	// Replaces is the version that the row replaces: its Fingerprint, Digest, Inode and Listing. Only
-	// Begun sets it, and only if the row is stored as a patch.
+	// Replaces is the version that the row replaces: its Fingerprint, Digest, Inode and Listing.
+	// Only Begun sets it, and only if the row is stored as a patch.
 	Replaces *PageRow
 }
 
@@ -126,7 +126,8 @@ type OpenPage struct {
 }
 
 // Whole returns the listing of a row that is stored as given, with the stored listing of its base,
-// if it has one. A patch that makes no listing is returned itself, and so does not match the digest.
+// if it has one. A patch that makes no listing is returned itself, and so does not match the
+// digest.
 func Whole(stored, base []byte) []byte {
 	if whole, err := listing.Whole(stored, base); err == nil {
 		return whole
@@ -189,8 +190,8 @@ type HotWriter interface {
 	KnownLists(ctx context.Context, lists []backup.ChunkID) ([]backup.ChunkList, error)
 	// OpenPages returns the open versions of pages, in their order.
 	OpenPages(ctx context.Context, names []PageID) ([]OpenPage, error)
-	// PutPages makes each row the open version of its page. It ends the version that is open, if Ends is
-	// set, and replaces one that the same snapshot began.
+	// PutPages makes each row the open version of its page. It ends the version that is open, if
+	// Ends is set, and replaces one that the same snapshot began.
 	PutPages(ctx context.Context, rows []PageRow) error
 	// EndPages ends the open versions of pages.
 	EndPages(ctx context.Context, names []PageID) error
@@ -204,8 +205,8 @@ type HotWriter interface {
 
 	// DropVersions deletes the versions that began after snapshot number after, and were ended
 	// before snapshot number before, except those of which another version is a patch. It returns
-	// their number. An interrupted page is a patch of the same version as the open one is, or of the
-	// open one, which is not deleted before the next commit.
+	// their number. An interrupted page is a patch of the same version as the open one is, or of
+	// the open one, which is not deleted before the next commit.
 	DropVersions(ctx context.Context, shard backup.ShardID, after, before backup.SnapshotNumber) (int64, error)
 	// EndOpen ends all open versions of a shard; last is the last snapshot that has them.
 	EndOpen(ctx context.Context, shard backup.ShardID, last backup.SnapshotNumber) error

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"entgo.io/ent/dialect/sql"
 	"github.com/google/uuid"
@@ -19,9 +18,6 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 )
-
-// isText reports whether a text column can hold s.
-func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
 // stamp returns t as the index stores it.
 func stamp(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }

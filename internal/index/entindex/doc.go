@@ -62,4 +62,43 @@
 // Apply, Commit, Fail and BeginSnapshot do everything or nothing. The parts of a result whose last
 // part never comes stay until the task is settled or the snapshot ends. "When something fails" in
 // docs/architecture.md describes the rest.
+//
+// # Files
+//
+//	index.go       opens the index, and describes its repository
+//	backend.go     the port to Postgres and SQLite: transactions, dialects, and the tables with most
+//	               rows
+//	driver.go      ent over a transaction of a Backend
+//	statements.go  writes SQL for both dialects
+//	queries.go     reads rows of entities, and locks them
+//	catalog.go     converts between rows and the nouns of package backup
+//	counts.go      adds counts without overflow
+//	filers.go      adds, changes, lists and retires filers
+//	shards.go      the same for shards
+//	policies.go    stores policies
+//	scheduling.go  binds policies, and plans what is due
+//	lead.go        elects leaders; stores the loads of filers
+//	snapshots.go   begins, commits and fails snapshots
+//	cancel.go      requests the end of a snapshot
+//	bad.go         marks snapshots as bad, and finds the last good one
+//	work.go        the tables of open work
+//	codec.go       encodes the columns of open work
+//	claims.go      claims tasks and batches
+//	shares.go      distributes a claim over sites and filers
+//	leases.go      extends and ends leases
+//	apply.go       applies results, in one transaction
+//	validate.go    refuses results that no worker sends
+//	packs.go       registers packs and chunks, and locks the packs that batches rely on
+//	lists.go       registers what list chunks refer to
+//	write.go       writes what an application has decided
+//	patches.go     stores a listing as a patch
+//	pages.go       reads pages, and searches them
+//	locate.go      finds chunks
+//	journal.go     the changes of a snapshot, and what a committer needs to commit it
+//	forget.go      forgets snapshots; holds, readings, and the log of operators
+//	brake.go       stops large deletions
+//	prune.go       finds and deletes what no snapshot needs
+//	prunework.go   reports what there is to prune
+//	move.go        replaces packs by their thinned copies
+//	sweep.go       recognizes objects of the store
 package entindex

@@ -14,8 +14,8 @@ import (
 	"github.com/bctl/bctl/internal/index/ent"
 )
 
-// NewClient returns ent over a pool, or over a transaction (a *sql.Tx, or a *sql.Conn that is in one)
-// that the caller commits.
+// NewClient returns ent over a pool, or over a transaction (a *sql.Tx, or a *sql.Conn that is in
+// one) that the caller commits.
 func NewClient(dialectName string, over entsql.ExecQuerier) *ent.Client {
 	driver := entsql.NewDriver(dialectName, entsql.Conn{ExecQuerier: over})
 	switch over.(type) {

@@ -69,9 +69,7 @@ func (x *Index) EnsureFiler(ctx context.Context, name string) (backup.Filer, err
 
 // AddFiler implements index.Filers.
 func (x *Index) AddFiler(ctx context.Context, f backup.Filer) (backup.Filer, error) {
-	if f.Site == "" {
-		f.Site = backup.DefaultSite
-	}
+	f.Site = backup.SiteName(f.Site)
 	if err := settings.FilerName(f.Name); err != nil {
 		return backup.Filer{}, err
 	}
@@ -108,9 +106,7 @@ func (x *Index) AddFiler(ctx context.Context, f backup.Filer) (backup.Filer, err
 
 // SetFiler implements index.Filers.
 func (x *Index) SetFiler(ctx context.Context, f backup.Filer) error {
-	if f.Site == "" {
-		f.Site = backup.DefaultSite
-	}
+	f.Site = backup.SiteName(f.Site)
 	if err := settings.Filer(f); err != nil {
 		return err
 	}
@@ -288,4 +284,4 @@ func (x *Index) query(ctx context.Context, query string, args []any, each func(s
 	return x.Backend.Wrap(rows.Err())
 }
 
-func isName(s string, maxBytes int) bool { return s != "" && len(s) <= maxBytes && isText(s) }
+func isName(s string, maxBytes int) bool { return s != "" && len(s) <= maxBytes && settings.IsText(s) }

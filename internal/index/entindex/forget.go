@@ -12,6 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
+	"github.com/bctl/bctl/internal/settings"
 )
 
 // The actions in the log.
@@ -99,9 +100,9 @@ func (x *Index) forget(ctx context.Context, id backup.SnapshotID, by, reason str
 	})
 }
 
-// ForgetRemoved forgets a snapshot of which the store has nothing any more, because another state
-// of this index has forgotten it and removed it. Nothing keeps it: its content may be gone. It does
-// nothing if the snapshot is forgotten already.
+// ForgetRemoved forgets a snapshot that has no objects in the store any more, because another state
+// of this index has forgotten and removed it. No hold or rule keeps it, because its content may be
+// gone. ForgetRemoved does nothing if the snapshot is forgotten already.
 func (x *Index) ForgetRemoved(ctx context.Context, id backup.SnapshotID, by, reason string) error {
 	found, err := x.Snapshot(ctx, id)
 	if err != nil {
@@ -174,7 +175,7 @@ func (tx *Tx) count(ctx context.Context, query string, args ...any) (n int64, er
 }
 
 func checkReason(by, reason string) error {
-	if !isName(by, maxHolderBytes) || len(reason) > maxErrorBytes || !isText(reason) {
+	if !isName(by, maxHolderBytes) || len(reason) > maxErrorBytes || !settings.IsText(reason) {
 		return invalid("by %q, reason of %d bytes", by, len(reason))
 	}
 	return nil

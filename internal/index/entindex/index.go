@@ -13,6 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/ent/predicate"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
+	"github.com/bctl/bctl/internal/settings"
 	"github.com/bctl/bctl/migrations"
 )
 
@@ -121,7 +122,7 @@ FROM repositories WHERE id = 1`
 // CreateRepository implements index.Admin.
 func (x *Index) CreateRepository(ctx context.Context, r backup.Repository) error {
 	for _, s := range append([]string{r.Chunker, r.Codec}, r.Recipients...) {
-		if !isText(s) {
+		if !settings.IsText(s) {
 			return invalid("repository setting %q", s)
 		}
 	}

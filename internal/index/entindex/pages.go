@@ -60,8 +60,8 @@ type fetched struct {
 	err  error
 }
 
-// subtree yields the rows of path and below that are valid at a snapshot. While the consumer takes the
-// second half of the rows in memory, the next ones are fetched.
+// subtree yields the rows of path and below that are valid at a snapshot. While the consumer takes
+// the second half of the rows in memory, the next ones are fetched.
 func (x *Index) subtree(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, path string) iter.Seq2[PageRow, error] {
 	return func(yield func(PageRow, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)

@@ -20,8 +20,8 @@ import (
 // errStopped reports that the consumer of a sequence wants no more.
 var errStopped = errors.New("stopped")
 
-// sequence returns what each yields, which calls its argument for each element and returns its
-// error.
+// sequence returns the elements for which each calls its argument. each returns the errors of its
+// argument.
 func sequence[T any](each func(func(T) error) error) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		err := each(func(v T) error {
@@ -326,8 +326,8 @@ func (x *Index) DropPacks(ctx context.Context, rows []int64) (dropped int, err e
 	return dropped, nil
 }
 
-// Forgotten implements index.Pruning. It holds the snapshots of one shard in memory at a time, and
-// the forgotten ones.
+// Forgotten implements index.Pruning. Besides the result, it has the snapshots of one shard at a
+// time in memory.
 func (x *Index) Forgotten(ctx context.Context) ([]index.Forgotten, error) {
 	shards, err := x.Backend.Client().Snapshot.Query().Where(snapshot.ForgottenNotNil()).Unique(true).Select(snapshot.FieldShardID).Ints(ctx)
 	if err != nil {
@@ -360,8 +360,9 @@ func (x *Index) Forgotten(ctx context.Context) ([]index.Forgotten, error) {
 	return forgotten, nil
 }
 
-// chains returns the snapshots of a shard, given by number, that the chain of segments of a needed
-// one goes through: one that is not forgotten, the newest committed one, or a running one.
+// chains returns the snapshots of a shard that are in the chain of segments of a needed snapshot. A
+// snapshot is needed if it is running, if it is the newest committed one, or if it is committed and
+// not forgotten. rows are in the order of their numbers.
 func chains(rows []*ent.Snapshot) map[uuid.UUID]bool {
 	byID := make(map[uuid.UUID]*ent.Snapshot, len(rows))
 	newest := uuid.UUID{}

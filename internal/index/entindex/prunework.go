@@ -26,7 +26,7 @@ SELECT
     (SELECT count(*) FROM packs WHERE condemned AND gone),
     (SELECT coalesce(min(deleted), 0) FROM packs WHERE condemned AND gone)`
 
-// PruneWork implements index.Pruning.
+// PruneWork implements index.PruneReports.
 func (x *Index) PruneWork(ctx context.Context) (w index.PruneWork, err error) {
 	if w.Now, err = x.Backend.Clock(ctx); err != nil {
 		return w, err
@@ -87,7 +87,7 @@ func (x *Index) NotePrune(ctx context.Context, t index.Term, p index.Prune) erro
 	})
 }
 
-// Prunes implements index.Pruning.
+// Prunes implements index.PruneReports.
 func (x *Index) Prunes(ctx context.Context) (prunes []index.Prune, err error) {
 	err = x.query(ctx, selectPrunes, nil, func(scan func(...any) error) error {
 		var p index.Prune

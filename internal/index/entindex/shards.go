@@ -29,7 +29,7 @@ func (x *Index) EnsureShard(ctx context.Context, of backup.FilerID, name, source
 	if err := settings.ShardName(name); err != nil {
 		return backup.Shard{}, err
 	}
-	if !isText(source) {
+	if !settings.IsText(source) {
 		return backup.Shard{}, invalid("source %q", source)
 	}
 	if found, err := x.Backend.Client().Filer.Query().Where(filer.ID(int64(of)), filer.Retired(false)).Exist(ctx); err != nil || !found {

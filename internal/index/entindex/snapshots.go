@@ -12,6 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
+	"github.com/bctl/bctl/internal/settings"
 )
 
 // BeginSnapshot implements index.Catalog.
@@ -85,7 +86,7 @@ func validateSelection(s backup.Snapshot) error {
 	}
 	for _, list := range [][]string{s.Selection.Exclude, s.Selection.ExcludeIfPresent, s.Tags} {
 		for _, text := range list {
-			if !isText(text) {
+			if !settings.IsText(text) {
 				return invalid("selection or tag %q is not UTF-8", text)
 			}
 		}
@@ -307,36 +308,6 @@ func (tx *Tx) deleteWork(ctx context.Context, id uuid.UUID) error {
 		}
 	}
 	return nil
-}
-
-// Packs are locked in the order of their ids, in which batches lock them too.
-const (
-	lockPacks    = `SELECT id FROM packs WHERE {pack in $1} ORDER BY id {for update}`
-	condemnPacks = `UPDATE packs SET condemned = true WHERE {id in $1}`
-)
-
-// CondemnPacks implements index.Committing. It is durable, because objects are deleted after it.
-func (x *Index) CondemnPacks(ctx context.Context, packs []backup.PackID) error {
-	if len(packs) == 0 {
-		return nil
-	}
-	names := make([]uuid.UUID, len(packs))
-	for i, p := range packs {
-		names[i] = uuid.UUID(p)
-	}
-	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		var ids []int64
-		err := eachOf(ctx, tx, lockPacks, names, func(scan func(...any) error) error {
-			var id int64
-			err := scan(&id)
-			ids = append(ids, id)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		return tx.execList(ctx, condemnPacks, ids)
-	})
 }
 
 func (x *Index) notFound(err error, id backup.SnapshotID) error {

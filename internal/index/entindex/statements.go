@@ -27,11 +27,11 @@ var marker = regexp.MustCompile(`\{(?:` +
 
 // sql returns a statement in the database's SQL. It replaces
 //
-//	{for update}, {for share}, {skip locked}     with these clauses, where the database has them
-//	{now}                                        with Dialect.Now
-//	{id in $1}                                   with Dialect.In("id", 1)
-//	{unhex h.path}                               with Dialect.Unhex("h.path")
-//	{rows $1 AS h (id bigint, worker text)}      with Dialect.Rows(1, "h", "id bigint", "worker text")
+//	{for update}, {for share}, {skip locked}   with these clauses, where the database has them
+//	{now}                                      with Dialect.Now
+//	{id in $1}                                 with Dialect.In("id", 1)
+//	{unhex h.path}                             with Dialect.Unhex("h.path")
+//	{rows $1 AS h (id bigint, worker text)}    with Dialect.Rows(1, "h", "id bigint", "worker text")
 func (d *Dialect) sql(statement string) string {
 	if !strings.Contains(statement, "{") {
 		return statement

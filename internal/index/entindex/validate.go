@@ -34,11 +34,11 @@ func validateSlice(s *backup.SliceWalked) error {
 	if s.Task <= 0 || s.Attempt <= 0 || s.Part < 0 || s.Part >= index.MaxParts {
 		return invalid("task %d, attempt %d, part %d", s.Task, s.Attempt, s.Part)
 	}
-	if len(s.Source) > settings.MaxSourceBytes || !isText(s.Source) {
+	if len(s.Source) > settings.MaxSourceBytes || !settings.IsText(s.Source) {
 		return invalid("source of task %d", s.Task)
 	}
 	// The root is stored as a text, which must parse to the same root.
-	if root, err := backup.ParseRoot(s.Root.String()); err != nil || root != s.Root || !isText(s.Root.String()) {
+	if root, err := backup.ParseRoot(s.Root.String()); err != nil || root != s.Root || !settings.IsText(s.Root.String()) {
 		return invalid("root of task %d", s.Task)
 	}
 	if !validCounts(&s.Counts) {

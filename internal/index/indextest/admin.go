@@ -133,7 +133,7 @@ func testBeginSnapshot(t *testing.T, fresh func(testing.TB) Database) {
 	// A number is used once, and only a committed snapshot is a base.
 	f.fail(s.ID, "no reason")
 	second := f.begin()
-	f.accept(index.Result{Slice: sliceOf(f.claimTask(second))})
+	f.accept(index.Result{Slice: SliceOf(f.claimTask(second))})
 	f.commit(second)
 	f.fail(f.begin().ID, "")
 	if last := f.begin(); last.Number != 4 || last.Base != 2 || second.Number != 2 || second.Base != 0 {

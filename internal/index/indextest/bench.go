@@ -61,7 +61,7 @@ func benchApplyBatch(b *testing.B, fresh func(testing.TB) Database) {
 	for b.Loop() {
 		if len(open) == 0 {
 			b.StopTimer()
-			r := sliceOf(task)
+			r := SliceOf(task)
 			r.Children = children([][]string{{"next"}})
 			for range batches {
 				var batch []backup.PageVersion
@@ -136,7 +136,7 @@ func (f *fixture) manyPages(total int) backup.Snapshot {
 	task := f.claimTask(s)
 	listing := make([]byte, 400)
 	for n := 0; n < total; {
-		r := sliceOf(task)
+		r := SliceOf(task)
 		for range min(5000, total-n) {
 			rand.NewChaCha8([32]byte{byte(n), byte(n >> 8), byte(n >> 16)}).Read(listing[:100])
 			r.Pages = append(r.Pages, pageOf(fmt.Sprintf("d%03d/of/usual/length/%06d", n%97, n), string(listing)))

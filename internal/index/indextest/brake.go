@@ -153,7 +153,8 @@ func testBrakeOfShards(t *testing.T, fresh func(testing.TB) Database) {
 	f.must(f.x.MayDelete(f.ctx, last))
 }
 
-// The pruner may delete what was confirmed. A rejected stop remains, and can be confirmed after all.
+// The pruner may delete what was confirmed. A rejected stop remains, and can be confirmed after
+// all.
 func testBrakeOfRepository(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	f.brake(100, 30)

@@ -26,7 +26,7 @@ func testClaimCommit(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s := f.begin()
 	f.claimCommit(s.ID, "a", time.Hour, false) // not complete: a task
-	r := sliceOf(f.claimTask(s))
+	r := SliceOf(f.claimTask(s))
 	r.Batches = reads([][]backup.PageVersion{{pageOf("", "root")}})
 	f.accept(index.Result{Slice: r})
 	f.claimCommit(s.ID, "a", time.Hour, false) // not complete: a batch

@@ -1,10 +1,13 @@
 package indextest
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -26,10 +29,37 @@ func (f *fixture) befall(p *backup.PackStored, fate string) {
 	f.Helper()
 	switch fate {
 	case condemned:
-		f.must(f.x.CondemnPacks(f.ctx, []backup.PackID{p.Pack}))
+		f.condemn(p.Pack)
 	case gone: // as garbage collection will do
 		f.exec("DELETE FROM packs WHERE pack = $1", uuid.UUID(p.Pack).String())
 	}
+}
+
+// condemn condemns packs, as the pruner does.
+func (f *fixture) condemn(packs ...backup.PackID) {
+	f.Helper()
+	f.must(Condemn(f.ctx, f.x, packs...))
+}
+
+// Condemn condemns packs of an index, as the pruner does. It ignores unknown packs.
+func Condemn(ctx context.Context, x index.Index, packs ...backup.PackID) error {
+	t, leads, err := x.Lead(ctx, "pruner", "test", time.Minute)
+	if err == nil && !leads {
+		err = errors.New("another pruner leads")
+	}
+	if err != nil {
+		return err
+	}
+	var rows []int64
+	for p, err := range x.Packs(ctx) {
+		if err != nil {
+			return err
+		}
+		if slices.Contains(packs, p.Pack) {
+			rows = append(rows, p.Row)
+		}
+	}
+	return errors.Join(x.Condemn(ctx, t, rows), x.Resign(ctx, t))
 }
 
 // refusal returns the error for a batch that relies on a pack with this fate.
@@ -101,7 +131,7 @@ func testChunkCopies(t *testing.T, fresh func(testing.TB) Database) {
 				}
 				rely(third, lives)
 				// In the end only the last pack is live.
-				f.must(f.x.CondemnPacks(f.ctx, []backup.PackID{first.Pack, other.Pack}))
+				f.condemn(first.Pack, other.Pack)
 				f.wantLocations(f.locate(shared), at(third, 0))
 				f.wantLocations(f.locateAll(shared), at(third, 0))
 			}

@@ -167,7 +167,7 @@ func testRetire(t *testing.T, fresh func(testing.TB) Database) {
 	s := f.begin()
 	f.wants(f.x.RetireFiler(f.ctx, filer.ID, "tester"), backup.ErrRunning)
 	f.wants(f.x.RetireShard(f.ctx, used.ID, "tester"), backup.ErrRunning)
-	f.accept(index.Result{Slice: sliceOf(f.claimTask(s))})
+	f.accept(index.Result{Slice: SliceOf(f.claimTask(s))})
 	f.commit(s)
 
 	f.must(f.x.RetireFiler(f.ctx, filer.ID, "tester"))

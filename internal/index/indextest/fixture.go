@@ -151,7 +151,7 @@ func (f *fixture) accept(results ...index.Result) []index.Outcome {
 func (f *fixture) walk(fill func(*backup.SliceWalked)) backup.Snapshot {
 	f.Helper()
 	s := f.begin()
-	result := sliceOf(f.claimTask(s))
+	result := SliceOf(f.claimTask(s))
 	fill(result)
 	f.accept(index.Result{Slice: result})
 	return s
@@ -239,8 +239,8 @@ func (f *fixture) exec(query string, args ...any) {
 	f.must(err)
 }
 
-// sliceOf returns an empty result of a task.
-func sliceOf(t backup.WalkTask) *backup.SliceWalked {
+// SliceOf returns an empty result of a task.
+func SliceOf(t backup.WalkTask) *backup.SliceWalked {
 	return &backup.SliceWalked{Snapshot: t.Job.Snapshot, Task: t.ID, Attempt: t.Attempt, Last: true}
 }
 

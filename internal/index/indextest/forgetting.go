@@ -114,7 +114,7 @@ func testForgetHead(t *testing.T, fresh func(testing.TB) Database) {
 		if next.Base != head.Number || next.BaseID != head.ID {
 			t.Fatalf("snapshot %d is based on %d, want %d", next.Number, next.Base, head.Number)
 		}
-		f.accept(index.Result{Slice: sliceOf(f.claimTask(next))})
+		f.accept(index.Result{Slice: SliceOf(f.claimTask(next))})
 		f.wantPages(next, "a")
 		f.fail(next.ID, "")
 		_, err := f.x.DropVersions(f.ctx, f.shard.ID)

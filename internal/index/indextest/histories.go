@@ -157,7 +157,7 @@ func (f *fixture) takeStep(number int, list []*steps) {
 	var results []index.Result
 	for _, task := range tasks {
 		a := of[task.Job.Snapshot].steps[number].action
-		r := sliceOf(task)
+		r := SliceOf(task)
 		r.Removed, r.Ended, r.Pages = a.removed, a.ended, a.pages
 		if len(a.read) > 0 {
 			r.Batches = reads([][]backup.PageVersion{a.read})

@@ -54,7 +54,7 @@ type committedModel struct {
 func (h *history) takeSnapshot() {
 	s := h.begin()
 	before, next := h.pages, maps.Clone(h.pages)
-	root := sliceOf(h.claimTask(s))
+	root := SliceOf(h.claimTask(s))
 	h.put = map[backup.PageName]bool{}
 	var batched []backup.PageVersion
 	for range rapid.IntRange(0, 12).Draw(h.r, "changes") {

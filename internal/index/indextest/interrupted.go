@@ -68,7 +68,7 @@ func testInterrupted(t *testing.T, fresh func(testing.TB) Database) {
 	s := f.begin()
 	tasks, _ := f.wantJobs(s, false)
 	// Pages of slices and of batches are kept. Ended, unchanged and unread pages are not.
-	r := sliceOf(tasks[0])
+	r := SliceOf(tasks[0])
 	r.Pages = []backup.PageVersion{pageOf("a", "a of 3"), pageOf("", "root")}
 	r.Ended = []backup.PageName{{Path: "c"}}
 	r.Batches = reads([][]backup.PageVersion{{pageOf("b", "wanted")}, {pageOf("d", "wanted")}})
@@ -86,7 +86,7 @@ func testInterrupted(t *testing.T, fresh func(testing.TB) Database) {
 	// pages in place of the earlier ones. Its number-1 is that of the failed one.
 	s = f.begin()
 	tasks, _ = f.wantJobs(s, true)
-	r = sliceOf(tasks[0])
+	r = SliceOf(tasks[0])
 	r.Pages = []backup.PageVersion{pageOf("a", "a of 4")}
 	r.Removed = []string{"c"}
 	r.Children, r.Batches = children([][]string{{"b"}}), reads([][]backup.PageVersion{{pageOf("e", "wanted")}})

@@ -123,7 +123,7 @@ func testClockGoesBack(t *testing.T, fresh func(testing.TB) Database) {
 		if !s.Started.Equal(f.now) {
 			t.Fatalf("started %s, want what the clock said: %s", s.Started, f.now)
 		}
-		f.accept(index.Result{Slice: sliceOf(f.claimTask(s))})
+		f.accept(index.Result{Slice: SliceOf(f.claimTask(s))})
 		f.commit(s)
 		newest(s, index.SnapshotFilter{}, index.SnapshotFilter{Filer: "filer"}, index.SnapshotFilter{Shard: "home"}, index.SnapshotFilter{Filer: "filer", Shard: "home"})
 		if got := f.listShards(index.ShardFilter{Name: "home"})[0]; got.LastGood != s.ID || got.Number != s.Number || !got.Time.Equal(f.now) {
@@ -213,7 +213,7 @@ func testRoots(t *testing.T, fresh func(testing.TB) Database) {
 		if task.Job.Root != s.Root || task.Job.NewRoot != s.NewRoot || task.Job.AllowShrink != s.AllowShrink || task.Job.Base != s.Base {
 			t.Fatalf("root task %+v of %+v", task.Job, s)
 		}
-		parts := []*backup.SliceWalked{sliceOf(task), sliceOf(task), sliceOf(task)}
+		parts := []*backup.SliceWalked{SliceOf(task), SliceOf(task), SliceOf(task)}
 		parts[0].Last, parts[1].Last = false, false
 		parts[1].Part, parts[2].Part = 1, 2
 		parts[1].Root = found
@@ -229,7 +229,7 @@ func testRoots(t *testing.T, fresh func(testing.TB) Database) {
 				t.Fatalf("job %+v, want root %q", job, want)
 			}
 		}
-		other := sliceOf(child) // only the root's walker can set the root
+		other := SliceOf(child) // only the root's walker can set the root
 		other.Root = backup.Root{Inode: 4711}
 		f.accept(index.Result{Slice: other}, index.Result{Batch: storedOf(batch)})
 		if got := f.snapshot(s.ID).Root; got != want {
@@ -267,7 +267,7 @@ func testRoots(t *testing.T, fresh func(testing.TB) Database) {
 // walkCounted accepts the result of the root's walker: nothing but these counts.
 func walkCounted(f *fixture, s backup.Snapshot, counts backup.Counts) {
 	f.Helper()
-	slice := sliceOf(f.claimTask(s))
+	slice := SliceOf(f.claimTask(s))
 	slice.Counts = counts
 	f.accept(index.Result{Slice: slice})
 }
@@ -281,7 +281,7 @@ func testCompare(t *testing.T, fresh func(testing.TB) Database) {
 	filer.Compare = backup.CompareCtime | backup.CompareInode
 	f.must(f.x.SetFiler(f.ctx, filer))
 	root := f.claimTask(s)
-	r := sliceOf(root)
+	r := SliceOf(root)
 	r.Batches = reads([][]backup.PageVersion{{pageOf("x", "")}})
 	f.accept(index.Result{Slice: r})
 	batch := f.claimBatch(s)

@@ -241,13 +241,13 @@ func testSource(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("root task %+v", root)
 	}
 	for _, forged := range []string{"posix:///etc", "posix:///variable?snapshot=x", "posix:///var/../etc", "\xff", "posix:///var?" + string(make([]byte, 9000))} {
-		r := sliceOf(root)
+		r := SliceOf(root)
 		r.Source = forged
 		f.wants(f.apply(index.Result{Slice: r})[0].Err, backup.ErrInvalid)
 	}
 	// It is in the first of two parts.
 	const taken = "posix:///var?snapshot=.snapshot%2Fhourly.0&inode=1"
-	parts := []*backup.SliceWalked{sliceOf(root), sliceOf(root)}
+	parts := []*backup.SliceWalked{SliceOf(root), SliceOf(root)}
 	parts[0].Last, parts[0].Source = false, taken
 	parts[1].Part, parts[1].Children, parts[1].Batches = 1, children([][]string{{"x"}}), reads([][]backup.PageVersion{{pageOf("y", "")}})
 	f.accept(index.Result{Slice: parts[0]})
@@ -261,7 +261,7 @@ func testSource(t *testing.T, fresh func(testing.TB) Database) {
 			t.Fatalf("job %+v, want source %q", job, taken)
 		}
 	}
-	r := sliceOf(child)
+	r := SliceOf(child)
 	r.Source = taken
 	f.wants(f.apply(index.Result{Slice: r})[0].Err, backup.ErrInvalid) // only the root's walker chooses one
 	if got := f.snapshot(s.ID); got.Source != taken || got.Shard.Source != shard.Source {

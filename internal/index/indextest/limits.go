@@ -23,7 +23,7 @@ func (f *fixture) open(tasks, batches int) backup.Snapshot {
 	if len(claimed) != 1 {
 		f.Fatalf("claimed %d root tasks", len(claimed))
 	}
-	r := sliceOf(claimed[0])
+	r := SliceOf(claimed[0])
 	for i := range tasks {
 		r.Children = append(r.Children, backup.Child{Directories: []string{fmt.Sprint(i)}})
 	}
@@ -73,7 +73,7 @@ func testLimits(t *testing.T, fresh func(testing.TB) Database) {
 	}
 	// Stalled work counts for the filer, and so does completed work until its result is accepted.
 	f.must(f.x.Extend(f.ctx, []index.Held{{Snapshot: s.ID, Task: tasks[0].ID, Worker: "w", Stalled: true}}, time.Minute, f.now))
-	f.accept(index.Result{Slice: sliceOf(tasks[1])})
+	f.accept(index.Result{Slice: SliceOf(tasks[1])})
 	if more := f.claimTasks(s); len(more) != 1 {
 		t.Fatalf("claimed %d more, want one in the place of the settled one", len(more))
 	}
@@ -187,7 +187,7 @@ func testTurns(t *testing.T, fresh func(testing.TB) Database) {
 	// The filer with less assigned work is next.
 	for _, task := range first {
 		if task.Job.Filer == filers[2].ID {
-			f.accept(index.Result{Slice: sliceOf(task)})
+			f.accept(index.Result{Slice: SliceOf(task)})
 		}
 	}
 	if n := perFiler(f.claimAny(index.Claim{Limit: 3})); n[filers[2].ID] != 3 {
@@ -305,7 +305,7 @@ func testConcurrentLimits(t *testing.T, fresh func(testing.TB) Database) {
 					total--
 					done++
 					lock.Unlock()
-					if _, err := x.Apply(f.ctx, []index.Result{{Slice: sliceOf(task)}}); err != nil {
+					if _, err := x.Apply(f.ctx, []index.Result{{Slice: SliceOf(task)}}); err != nil {
 						return err
 					}
 				}

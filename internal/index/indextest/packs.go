@@ -99,8 +99,7 @@ func testCondemnedChunks(t *testing.T, fresh func(testing.TB) Database) {
 	s := f.begin()
 	first := packOf(s, 1, 2)
 	f.accept(index.Result{Pack: first})
-	f.must(f.x.CondemnPacks(f.ctx, []backup.PackID{first.Pack, backup.NewPackID()}))
-	f.must(f.x.CondemnPacks(f.ctx, nil))
+	f.condemn(first.Pack)
 	f.wantLocations(f.locate(1, 2), index.Location{}, index.Location{})
 	f.wantLocations(f.locateAll(1, 2), at(first, 0), at(first, 1))
 
@@ -124,7 +123,7 @@ func testBatchesRelyOnPacks(t *testing.T, fresh func(testing.TB) Database) {
 	f.wants(f.apply(result)[0].Err, index.ErrPackUnknown)
 	f.wantLeased(f.now, 0, 2)
 
-	f.must(f.x.CondemnPacks(f.ctx, []backup.PackID{known.Pack}))
+	f.condemn(known.Pack)
 	outcomes := f.apply(index.Result{Pack: missing}, result, index.Result{Batch: storedOf(batches[1], missing.Pack)})
 	f.wants(outcomes[1].Err, index.ErrCondemned)
 	if outcomes[0].Err != nil || outcomes[2].Err != nil || outcomes[2].Complete || !outcomes[1].Announced {
@@ -189,7 +188,7 @@ func testCondemnWhileApplying(t *testing.T, fresh func(testing.TB) Database) {
 		f.accept(index.Result{Pack: p})
 		other := f.db.Open()
 		var group errgroup.Group
-		group.Go(func() error { return other.CondemnPacks(f.ctx, []backup.PackID{p.Pack}) })
+		group.Go(func() error { return Condemn(f.ctx, other, p.Pack) })
 		var outcome index.Outcome
 		group.Go(func() error {
 			outcomes, err := f.x.Apply(f.ctx, []index.Result{{Batch: storedOf(batches[0], p.Pack)}})

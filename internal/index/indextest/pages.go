@@ -123,11 +123,11 @@ func testOrderOfResults(t *testing.T, fresh func(testing.TB) Database) {
 		r.Children = children([][]string{{"x"}, {"y"}})
 	})
 	tasks := f.claimTasks(s)
-	removing := sliceOf(tasks[0])
+	removing := SliceOf(tasks[0])
 	removing.Removed = []string{"a"}
 	removing.Ended = []backup.PageName{{Path: "c"}}
 	f.accept(index.Result{Slice: removing})
-	twice := sliceOf(tasks[1])
+	twice := SliceOf(tasks[1])
 	twice.Pages = []backup.PageVersion{pageOf("z", "first"), pageOf("z", "second"), pageOf("c", "newest")}
 	if o := f.apply(index.Result{Slice: twice}, index.Result{Slice: twice}); !o[0].Complete || o[1] != (index.Outcome{Late: true}) {
 		t.Fatalf("%+v, want the first accepted and the second late", o)

@@ -146,7 +146,7 @@ func testPatchesOfNothing(t *testing.T, fresh func(testing.TB) Database) {
 
 	// A page that a snapshot puts twice, the first time whole.
 	s = f.begin()
-	r := sliceOf(f.claimTask(s))
+	r := SliceOf(f.claimTask(s))
 	r.Pages = []backup.PageVersion{pageOfFiles("new", 1)}
 	r.Batches = reads([][]backup.PageVersion{{pageOfFiles("new", 2, 2)}, {pageOfFiles("d", 3, every[1:]...)}})
 	f.accept(index.Result{Slice: r})

@@ -28,7 +28,7 @@ func testInvalidResults(t *testing.T, fresh func(testing.TB) Database) {
 
 	var bad []index.Result
 	slice := func(change func(*backup.SliceWalked)) {
-		r := sliceOf(task)
+		r := SliceOf(task)
 		change(r)
 		bad = append(bad, index.Result{Slice: r})
 	}
@@ -42,7 +42,7 @@ func testInvalidResults(t *testing.T, fresh func(testing.TB) Database) {
 		change(p)
 		bad = append(bad, index.Result{Pack: p})
 	}
-	bad = append(bad, index.Result{}, index.Result{Slice: sliceOf(task), Batch: storedOf(batch)})
+	bad = append(bad, index.Result{}, index.Result{Slice: SliceOf(task), Batch: storedOf(batch)})
 	for _, path := range []string{"/", "a/", "/a", "a//b", ".", "a/../b", "nul\x00", strings.Repeat("n", 1021), strings.Repeat("n/", backup.MaxPathBytes/2) + "n"} {
 		slice(func(r *backup.SliceWalked) { r.Pages = []backup.PageVersion{{Path: path}} })
 		slice(func(r *backup.SliceWalked) { r.Ended = []backup.PageName{{Path: path}} })
@@ -123,7 +123,7 @@ func testInvalidResults(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("snapshot %+v, want it as before: %+v", after, before)
 	}
 	// Among good ones: those are accepted, each in its place.
-	good := sliceOf(task)
+	good := SliceOf(task)
 	good.Pages = []backup.PageVersion{pageOf("child", "c")}
 	outcomes := f.apply(bad[3], index.Result{Slice: good}, bad[len(bad)-1], index.Result{Batch: storedOf(batch)}, bad[0])
 	for i, o := range outcomes {
@@ -143,7 +143,7 @@ func testMixedSnapshots(t *testing.T, fresh func(testing.TB) Database) {
 	for i := range 3 {
 		f.shard = f.newShard("filer", fmt.Sprint(i))
 		s := f.begin()
-		r := sliceOf(f.claimTask(s))
+		r := SliceOf(f.claimTask(s))
 		r.Pages = []backup.PageVersion{pageOf("", fmt.Sprint(i)), pageOf("same", fmt.Sprint(i))}
 		snapshots, results = append(snapshots, s), append(results, index.Result{Slice: r}, index.Result{Pack: packOf(s, i)})
 	}
@@ -171,7 +171,7 @@ func testAppliedThenError(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s, batches := f.batchesOf("a")
 	p := packOf(s, 1)
-	root := sliceOf(backup.WalkTask{Job: backup.Job{Snapshot: s.ID}, ID: 1, Attempt: 1})
+	root := SliceOf(backup.WalkTask{Job: backup.Job{Snapshot: s.ID}, ID: 1, Attempt: 1})
 	result := index.Result{Batch: storedOf(batches[0], p.Pack)}
 	result.Batch.Counts.Files = 5
 	// Also twice in one call.
@@ -220,7 +220,7 @@ func testCommit(t *testing.T, fresh func(testing.TB) Database) {
 	}
 	complete()
 	f.wants(f.x.Commit(f.ctx, s.ID, backup.Segment{}, backup.PageSet{}, f.now), backup.ErrNotFound)
-	r := sliceOf(f.claimTask(s))
+	r := SliceOf(f.claimTask(s))
 	r.Pages, r.Batches = []backup.PageVersion{pageOf("", "root")}, reads([][]backup.PageVersion{{pageOf("b", "b")}})
 	f.accept(index.Result{Slice: r})
 	complete()
@@ -316,7 +316,7 @@ func testProblems(t *testing.T, fresh func(testing.TB) Database) {
 	if len(got) != 2 || got[0].Path != "a" || len(got[0].Op) != 64 || got[1] != (backup.Problem{Path: "b\xff", Op: "open", Err: "bad\uFFFD\uFFFDbyte"}) {
 		t.Fatalf("problems %.300q", got)
 	}
-	r := sliceOf(f.claimTask(s))
+	r := SliceOf(f.claimTask(s))
 	r.Problems = make([]backup.Problem, 12_000)
 	for i := range r.Problems {
 		r.Problems[i] = backup.Problem{Path: fmt.Sprintf("many/%06d", i), Op: "stat", Err: "no"}

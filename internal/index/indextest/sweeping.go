@@ -8,8 +8,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// An object is named by the row of its pack, by the plan of one, or by the rows of the packs that were
-// moved there, and only together with its snapshot.
+// An object is named by the row of its pack, by the plan of one, or by the rows of the packs that
+// were moved there, and only together with its snapshot.
 func testRecognize(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	term := f.lead("pruner", "first", time.Minute, true)

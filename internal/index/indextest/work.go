@@ -167,17 +167,17 @@ func testLateAttempts(t *testing.T, fresh func(testing.TB) Database) {
 	if first.ID != second.ID || second.Attempt != 2 {
 		t.Fatalf("claimed %+v, want another attempt at task %d", second, first.ID)
 	}
-	won := sliceOf(first) // its lease has run out, but it is the first to arrive
+	won := SliceOf(first) // its lease has run out, but it is the first to arrive
 	won.Pages = []backup.PageVersion{pageOf("", "won")}
 	won.Children = children([][]string{{"won"}})
 	won.Counts = backup.Counts{Files: 1}
-	lost := sliceOf(second)
+	lost := SliceOf(second)
 	lost.Pages = []backup.PageVersion{pageOf("", "lost"), pageOf("lost", "")}
 	lost.Children = children([][]string{{"lost"}})
 	lost.Batches = reads([][]backup.PageVersion{{pageOf("lost", "")}})
 	lost.Counts = backup.Counts{Files: 100}
 
-	forged := sliceOf(second)
+	forged := SliceOf(second)
 	forged.Attempt = 3
 	if o := f.apply(index.Result{Slice: forged})[0]; o.Late {
 		t.Fatalf("%+v of an attempt that was never made", o)
@@ -198,7 +198,7 @@ func testLateAttempts(t *testing.T, fresh func(testing.TB) Database) {
 	if len(f.claimBatches(s)) != 0 || !reflect.DeepEqual(child.Directories, []string{"won"}) {
 		t.Fatalf("claimed %+v, want the winner's child alone", child)
 	}
-	if o := f.accept(index.Result{Slice: sliceOf(child)})[0]; !o.Complete || o.Announced {
+	if o := f.accept(index.Result{Slice: SliceOf(child)})[0]; !o.Complete || o.Announced {
 		t.Fatalf("%+v of the last task, want the snapshot complete", o)
 	}
 	f.commit(s)
@@ -217,7 +217,7 @@ func testParts(t *testing.T, fresh func(testing.TB) Database) {
 	parts := func(task backup.WalkTask, name string) []index.Result {
 		var list []index.Result
 		for i := range 3 {
-			r := sliceOf(task)
+			r := SliceOf(task)
 			r.Part, r.Last = int32(i), i == 2
 			path := fmt.Sprint(name, i)
 			r.Pages = []backup.PageVersion{pageOf(path, "page")}
@@ -266,7 +266,7 @@ func testParts(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("claimed %+v and %+v, want the winner's", children, batches)
 	}
 	for _, child := range children {
-		f.accept(index.Result{Slice: sliceOf(child)})
+		f.accept(index.Result{Slice: SliceOf(child)})
 	}
 	for _, batch := range batches {
 		f.accept(index.Result{Batch: storedOf(batch)})
@@ -291,7 +291,7 @@ func testConcurrentApply(t *testing.T, fresh func(testing.TB) Database) {
 	})
 	var results []index.Result
 	for i, task := range f.claimTasks(s) {
-		r := sliceOf(task)
+		r := SliceOf(task)
 		r.Pages = []backup.PageVersion{pageOf(task.Directories[0], "x")}
 		r.Batches = reads([][]backup.PageVersion{{pageOf(fmt.Sprint("batch", i), "y")}})
 		r.Counts = backup.Counts{Directories: 1, Files: 10}

@@ -104,8 +104,8 @@ const (
 
 	selectByInode   = "SELECT path_key FROM pages WHERE shard = @shard AND inode = @inode AND page = 0 AND inode <> 0" + validIn + " LIMIT 2"
 	selectDirectory = "SELECT page, fingerprint FROM pages WHERE shard = @shard AND directory = @directory" + validIn + " ORDER BY page"
-	// The version that a patch replaces follows the row's own columns. A page has at most one version
-	// that ends with a given snapshot.
+	// The version that a patch replaces follows the row's own columns. A page has at most one
+	// version that ends with a given snapshot.
 	selectBegun = "SELECT " + columnsOfPages + ", pages.listing, " + ofBase + ", o.listing, " + ofReplacedBase + ", o.fingerprint, o.digest, o.inode FROM pages" +
 		" LEFT JOIN pages o ON o.shard = pages.shard AND o.directory = pages.directory AND o.page = pages.page AND o.first_snapshot < pages.first_snapshot" +
 		" AND o.last_snapshot = pages.first_snapshot - 1 AND substr(pages.listing, 1, 1) = '\\x02'" +
@@ -117,8 +117,8 @@ const (
 // with them.
 func whole(stored, base []byte) []byte { return entindex.Whole(append([]byte{}, stored...), base) }
 
-// scanPage reads a row of the page columns. These may be followed by the listing and ofBase, and then
-// by those of the version that is replaced.
+// scanPage reads a row of the page columns. These may be followed by the listing and ofBase, and
+// then by those of the version that is replaced.
 func scanPage(rows pgx.Rows) entindex.PageRow {
 	raw := rows.RawValues()
 	p := entindex.PageRow{

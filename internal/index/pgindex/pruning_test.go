@@ -97,8 +97,8 @@ func TestDropWhileStoring(t *testing.T) {
 	}
 }
 
-// Contexts end at any moment of a transaction. Nothing but the transaction uses its connection then,
-// which the race detector sees, and the index goes on.
+// Contexts end at any moment of a transaction. Nothing but the transaction uses its connection
+// then, which the race detector sees, and the index goes on.
 func TestTransactionsEndWithTheirContexts(t *testing.T) {
 	x := open(t, testenv.Postgres(t))
 	if _, _, err := x.Migrate(t.Context()); err != nil {

@@ -9,8 +9,8 @@
 // transactions, changing the setting costs nothing, so it is set before each one:
 //
 //	FULL    Commit (the commit point), BeginSnapshot, BeginDue, Fail, RequestCancel, SetBad,
-//	        CondemnPacks, CatalogWritten, and methods that create, change or remove filers,
-//	        shards, policies and the repository
+//	        Condemn, Acquit, Deleting, CatalogWritten, and methods that create, change or remove
+//	        filers, shards, policies and the repository
 //	NORMAL  Apply, Recorded, claims, leases, leaders, loads, bindings and plans
 //
 // This is enough for the following reason. The log is one file, in the order of commits, and the

@@ -3,7 +3,6 @@ package sqliteindex
 import (
 	"context"
 	"database/sql"
-	"encoding/binary"
 	"sync/atomic"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -56,7 +55,7 @@ func (f *filter) add(id backup.ChunkID) {
 	if f == nil {
 		return
 	}
-	at, step := positions(id)
+	at, step := id.Probes()
 	for range filterProbes {
 		f.words[at%filterBits/64].Or(1 << (at % 64))
 		at += step
@@ -68,7 +67,7 @@ func (f *filter) mayHave(id backup.ChunkID) bool {
 	if f == nil {
 		return true
 	}
-	at, step := positions(id)
+	at, step := id.Probes()
 	for range filterProbes {
 		if f.words[at%filterBits/64].Load()&(1<<(at%64)) == 0 {
 			return false
@@ -76,12 +75,6 @@ func (f *filter) mayHave(id backup.ChunkID) bool {
 		at += step
 	}
 	return true
-}
-
-// positions returns the first position of a chunk's bits and the distance between them. A chunk's
-// id is a hash already.
-func positions(id backup.ChunkID) (at, step uint64) {
-	return binary.LittleEndian.Uint64(id[:8]), binary.LittleEndian.Uint64(id[8:]) | 1
 }
 
 // addToFilter adds chunks that this process is about to store. The first call builds the filter. A

@@ -102,7 +102,7 @@ func (t *tree) Check(ctx context.Context) error {
 	device := s.device()
 	fd, err := openRoot(t.path)
 	if err != nil {
-		return fmt.Errorf("%s cannot be opened any more: %w: %w", t.path, asStale(err), backup.ErrUnavailable)
+		return fmt.Errorf("%s can no longer be opened: %w: %w", t.path, asStale(err), backup.ErrUnavailable)
 	}
 	defer unix.Close(fd)
 	now, _, err := identityOf(s, fd)

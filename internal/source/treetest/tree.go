@@ -18,6 +18,7 @@ package treetest
 import (
 	"cmp"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -231,4 +232,23 @@ func Equal(t testing.TB, want, got string, ignore ...Aspect) {
 	if differences := Compare(want, got, ignore...); len(differences) > 0 {
 		t.Errorf("%s and %s differ:\n  %s", want, got, strings.Join(differences, "\n  "))
 	}
+}
+
+// Count returns the number of entries of a tree, and of its directories, with its root.
+func Count(t testing.TB, dir string) (all, directories int64) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		all++
+		if d.IsDir() {
+			directories++
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all, directories
 }

@@ -15,8 +15,8 @@ import (
 const listObjects = 1000
 
 // A Store is a store.Store that waits before requests, so that all callers together stay within the
-// limits. Each object of a Delete counts as a request, as it does for S3 servers that limit requests.
-// Bytes are those that are read or written.
+// limits. Each object of a Delete counts as a request, as it does for S3 servers that limit
+// requests. Bytes are those that are read or written.
 type Store struct {
 	store.Store
 	requests, bytes *rate.Limiter
@@ -132,7 +132,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[store.Object,
 	}
 }
 
-// Delete implements store.Store. It deletes as many objects at once as the limit allows in a second.
+// Delete implements store.Store. It deletes as many objects at once as the limit allows in a
+// second.
 func (s *Store) Delete(ctx context.Context, names ...string) error {
 	atOnce := max(len(names), 1)
 	if s.requests.Limit() != rate.Inf {

@@ -2,19 +2,12 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/source/stdin"
 )
@@ -40,10 +33,10 @@ type backupCommand struct {
 	selection backup.Selection // parsed from exclusions
 }
 
-const backupHelp = `Creates a snapshot of each PATH, a directory of this machine. Files that have
-not changed since the last snapshot are not read again, and content that is
-already stored is not stored again. After an interrupted backup, the next one
-walks the whole tree again and reuses the content that is stored.
+const backupHelp = `Creates a snapshot of each PATH, a directory or a file of this machine. Files
+that have not changed since the last snapshot are not read again, and content
+that is already stored is not stored again. After an interrupted backup, the
+next one walks the whole tree again and reuses the content that is stored.
 
 --filer, --label and --all select shards that bctl shard add has registered: all
 shards of a filer (with --shard: only these), all shards of the filers with a
@@ -73,10 +66,11 @@ func newBackup(a *app) *cobra.Command {
 	c := &backupCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "backup [PATH…]",
-		Short: "Back up directories",
+		Short: "Back up directories and files",
 		Long:  backupHelp,
 		Example: `  bctl backup /home
   bctl backup --exclude '*.o' --exclude-if-present CACHEDIR.TAG /home /etc
+  bctl backup /etc/fstab
   bctl backup --one-file-system --exclude-larger-than 2GB --tag nightly /
   bctl backup --filer etc-list --files-from list /etc
   bctl backup --filer nas1 --shard /export/home
@@ -127,7 +121,7 @@ func (c *backupCommand) check(paths []string) error {
 	case c.dryRun && fleet:
 		return usage("--dry-run is not available in a fleet, where the services walk the trees")
 	case slices.Contains(paths, ""):
-		return usage("PATH is empty: name a directory (. is the current one)")
+		return usage("PATH is empty: name a directory (. is the current one) or a file")
 	case c.detach && !fleet:
 		return usage("--detach needs a fleet (--nats): without one, this process does the work")
 	case len(c.shards) > 0 && c.filer == "":
@@ -145,154 +139,9 @@ func (c *backupCommand) check(paths []string) error {
 	case len(paths) == 0 && !registered && fleet:
 		return usage("nothing to back up is named: give --filer FILER [--shard SHARD], --label KEY=VALUE or --all")
 	case len(paths) == 0 && !registered:
-		return usage("nothing to back up is named: give a directory, or registered shards with --filer, --label or --all")
+		return usage("nothing to back up is named: give a directory or a file, or registered shards with --filer, --label or --all")
 	}
 	return nil
-}
-
-// A target is a shard to back up.
-type target struct {
-	filer string
-	shard backup.Shard
-}
-
-func (t *target) String() string { return display(t.filer) + " " + display(t.shard.Name) }
-
-// directory returns the absolute path of a directory on this machine.
-func directory(path string) (string, error) {
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return "", absent("%s does not exist", display(path))
-	case err != nil:
-		return "", err
-	case !info.IsDir():
-		return "", notDirectory(path)
-	}
-	abs, err := filepath.Abs(path)
-	if err != nil {
-		return "", err
-	}
-	if !utf8.ValidString(abs) {
-		return "", fmt.Errorf("the path %s is not UTF-8, and cannot be the name of a shard: rename the directory, or register it by another name "+
-			"(bctl filer add FILER, bctl shard add FILER NAME --source PATH) and back that up (bctl backup --filer FILER --shard NAME): %w", display(abs), backup.ErrInvalid)
-	}
-	if named, err := os.Stat(abs); err == nil && os.SameFile(named, info) {
-		return abs, nil
-	}
-	// The path contains ".." after a symbolic link, so it cannot be simplified without resolving
-	// the link.
-	wd, err := unix.Getwd()
-	if err != nil {
-		return "", fmt.Errorf("find the current directory: %w", err)
-	}
-	if !filepath.IsAbs(path) {
-		path = wd + "/" + path
-	}
-	return filepath.EvalSymlinks(path)
-}
-
-// notDirectory is the error for a PATH that is a file. A snapshot of its directory with only this
-// file would be the newest of that directory, so a backup of the directory would compare with it.
-func notDirectory(path string) error {
-	dir, name := argument(filepath.Dir(path)), argument(filepath.Base(path))
-	return fmt.Errorf("%s is not a directory; to back up its directory:\n  bctl backup %s\n"+
-		"to back up only the file, under a separate filer NAME:\n  echo %s | bctl backup --filer NAME --files-from - %[2]s", display(path), dir, name)
-}
-
-// ofPaths returns the shards for directories on this machine, and creates them on first use. A path
-// that is not a directory is reported, and does not prevent the backup of the others.
-func (c *backupCommand) ofPaths(ctx context.Context, i index.Catalog, paths []string, r *report) ([]target, error) {
-	var dirs []string
-	for _, path := range paths {
-		dir, err := config.ExpandHome(path, c.app.env)
-		if err == nil {
-			dir, err = directory(dir)
-		}
-		if err == nil {
-			dirs = append(dirs, dir)
-		} else if err := r.failed(path, err); err != nil {
-			return nil, err
-		}
-	}
-	if len(dirs) == 0 {
-		return nil, nil
-	}
-	filer, err := c.filerOfPaths(ctx, i, dirs)
-	if err != nil {
-		return nil, err
-	}
-	var targets []target
-	for _, dir := range dirs {
-		shard, err := c.shardOfSource(ctx, i, &filer, dir, sourceURL(dir))
-		switch {
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case err == nil:
-			targets = append(targets, target{filer.Name, shard})
-		default:
-			if err := r.failed(dir, err); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return targets, nil
-}
-
-// filerOfPaths returns the filer that contains directories on this machine. A filer that was
-// removed is not restored, because its removal was meant to end its backups.
-func (c *backupCommand) filerOfPaths(ctx context.Context, i index.Catalog, dirs []string) (backup.Filer, error) {
-	name := c.filer
-	if name == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			return backup.Filer{}, fmt.Errorf("find this machine's name (--filer sets one): %w", err)
-		}
-		name = host
-	}
-	found, err := i.ListFilers(ctx, index.FilerFilter{Name: name, Retired: true})
-	if err != nil {
-		return backup.Filer{}, err
-	}
-	if len(found) > 0 && found[0].Retired {
-		again := fmt.Sprintf("bctl filer add %s", argument(name))
-		for _, dir := range dirs {
-			again += fmt.Sprintf(" && bctl shard add %s %s", argument(name), argument(dir))
-		}
-		return backup.Filer{}, fmt.Errorf("filer %s was removed (bctl filer rm), so it is not backed up; to register it again: %s", display(name), again)
-	}
-	if c.filer != "" {
-		if err := checkFilerName(ctx, i, name); err != nil {
-			return backup.Filer{}, err
-		}
-	}
-	if c.dryRun {
-		return backup.Filer{Name: name}, nil
-	}
-	return i.EnsureFiler(ctx, name)
-}
-
-// shardOfSource returns the shard with a name and a source, and creates it on first use. A shard
-// that was removed is not restored either.
-func (c *backupCommand) shardOfSource(ctx context.Context, i index.Catalog, filer *backup.Filer, name, source string) (backup.Shard, error) {
-	found, err := i.ListShards(ctx, index.ShardFilter{Filer: filer.Name, Name: name, Retired: true})
-	if err != nil {
-		return backup.Shard{}, err
-	}
-	if len(found) > 0 && found[0].Retired {
-		again := fmt.Sprintf("bctl shard add %s %s", argument(filer.Name), argument(name))
-		if stdin.IsURL(source) {
-			again += " --source " + argument(source)
-		}
-		return backup.Shard{}, fmt.Errorf("shard %s of filer %s was removed (bctl shard rm), so it is not backed up; to register it again: %s", display(name), display(filer.Name), again)
-	}
-	if c.dryRun && len(found) > 0 {
-		return found[0].Shard, nil
-	}
-	if c.dryRun {
-		return backup.Shard{Name: name, Source: source}, nil
-	}
-	return i.EnsureShard(ctx, filer.ID, name, source)
 }
 
 // registered returns the shards that the flags name.
@@ -308,7 +157,7 @@ func (c *backupCommand) registered(ctx context.Context, i index.Catalog) ([]targ
 	var targets []target
 	for n := range found {
 		if !stdin.IsURL(found[n].Source) {
-			targets = append(targets, target{found[n].Filer.Name, found[n].Shard})
+			targets = append(targets, target{filer: found[n].Filer.Name, shard: found[n].Shard})
 		}
 	}
 	switch {
@@ -423,14 +272,14 @@ func (c *backupCommand) readList(paths []string) error {
 	if c.list.file == "" {
 		return nil
 	}
-	dir, err := config.ExpandHome(paths[0], c.app.env)
-	if err == nil {
-		dir, err = directory(dir)
-	}
+	s, err := c.shardAt(paths[0])
 	if err != nil {
 		return err
 	}
-	if err := c.list.read(c.app, c.stream.in, dir); err != nil {
+	if len(s.Selection.Exclude) > 0 {
+		return usage("%s is not a directory, and --files-from needs the directory that contains all listed paths", display(paths[0]))
+	}
+	if err := c.list.read(c.app, c.stream.in, s.Name); err != nil {
 		return err
 	}
 	c.selection.Exclude = slices.Concat(c.list.patterns, c.selection.Exclude)

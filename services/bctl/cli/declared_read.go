@@ -316,11 +316,8 @@ func (f *fleetFile) selection(s backup.Selection, path ...any) error {
 // filer returns the filer that the file declares at the given index.
 func (f *fleetFile) filer(d *declaredFiler, at int) (w wantedFiler, err error) {
 	w.Filer = backup.Filer{
-		Name: d.Name, Site: d.Site, Labels: d.Labels, Selection: d.Exclusions.selection(),
+		Name: d.Name, Site: backup.SiteName(d.Site), Labels: d.Labels, Selection: d.Exclusions.selection(),
 		Limits: backup.Limits{WalkTasks: int(d.WalkTasks), ReadBatches: int(d.ReadBatches), ReadBytesPerSecond: int64(d.ReadRate), Floor: int(d.Floor)},
-	}
-	if w.Site == "" {
-		w.Site = backup.DefaultSite
 	}
 	var all []error
 	if d.Compare != "" {

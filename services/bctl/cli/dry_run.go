@@ -61,7 +61,7 @@ func (c *backupCommand) forecastOne(ctx context.Context, i index.Index, t *targe
 	o.Walker.Tasks, o.Walker.Directories = c.app.cfg.Worker.Tasks, c.app.cfg.Worker.Directories
 	o.Walker.Reread, o.Walker.Compile = c.reread, watch.compile
 	if c.verbose {
-		o.Walker.OnChange = c.app.printFound(t.shard.Name, several)
+		o.Walker.OnChange = c.app.printFound(t, several)
 	}
 	progress := newTracker()
 	progress.expect(backup.SnapshotID{}, base.Counts.Files, base.Counts.Bytes)

@@ -85,7 +85,7 @@ func (c *backupCommand) backUpEach(ctx context.Context, o embedded.Options, targ
 		var watch patternWatch
 		o.Walker.Compile = watch.compile
 		if c.verbose {
-			o.Walker.OnChange = c.app.printFound(t.shard.Name, len(targets) > 1)
+			o.Walker.OnChange = c.app.printFound(t, len(targets) > 1)
 		}
 		s, err := c.backUpOne(ctx, o, t)
 		switch {
@@ -111,16 +111,16 @@ func (c *backupCommand) backUpEach(ctx context.Context, o embedded.Options, targ
 
 // printFound returns a function that prints the files of a shard that the walk found to be new or
 // changed. named reports that the text includes the shard.
-func (a *app) printFound(shard string, named bool) func(path string, sizeBytes int64, isNew bool) {
+func (a *app) printFound(t *target, named bool) func(path string, sizeBytes int64, isNew bool) {
 	return func(path string, sizeBytes int64, isNew bool) {
 		action := "changed"
 		if isNew {
 			action = "new"
 		}
 		if named && !a.json {
-			path = backup.Join(strings.TrimSuffix(shard, "/"), path)
+			path = backup.Join(strings.TrimSuffix(t.root(), "/"), path)
 		}
-		a.printChange(action, shard, path, sizeBytes)
+		a.printChange(action, t.shard.Name, path, sizeBytes)
 	}
 }
 
@@ -189,13 +189,18 @@ func (c *backupCommand) backUpOne(ctx context.Context, o embedded.Options, t *ta
 	return s, nil
 }
 
-// mayBeListed refuses a list of a part of a tree if the last snapshot is of the whole tree.
+// mayBeListed refuses a part of a tree if the last snapshot is of the whole tree.
 func (c *backupCommand) mayBeListed(last *backup.Snapshot, t *target) error {
-	if last.Number == 0 || !c.list.partial() || slices.Contains(last.Selection.Exclude, allElse) {
+	switch {
+	case last.Number == 0 || slices.Contains(last.Selection.Exclude, allElse):
 		return nil
+	case len(t.only) > 0:
+		return fmt.Errorf("the last snapshot of %s has the whole directory: the other files would count as removed; use a separate filer: --filer NAME", display(t.shard.Name))
+	case c.list.partial():
+		return fmt.Errorf("the last snapshot of %s was made without --files-from: with a list, all other files would count as removed; "+
+			"use a separate filer for the list: --filer NAME", display(t.shard.Name))
 	}
-	return fmt.Errorf("the last snapshot of %s was made without --files-from: with a list, all other files would count as removed; "+
-		"use a separate filer for the list: --filer NAME", display(t.shard.Name))
+	return nil
 }
 
 // requestOf is request for one tree, and excludes the repository itself.
@@ -217,7 +222,13 @@ func (c *backupCommand) requestOf(t *target) (backup.Snapshot, error) {
 		return s, err
 	}
 	s.Selection.Exclude = slices.Clone(s.Selection.Exclude)
+	if !slices.Contains(t.shard.Selection.Exclude, allElse) { // it may have been changed since
+		s.Selection.Exclude = slices.Concat(t.only, s.Selection.Exclude)
+	}
 	for _, path := range own {
+		if len(t.only) > 0 && !slices.Contains(t.only, "!/"+escapePattern(path)) {
+			continue // it is not the file
+		}
 		c.app.note("%s belongs to the repository and is excluded", display(filepath.Join(root, path)))
 		s.Selection.Exclude = append(s.Selection.Exclude, "/"+escapePattern(path))
 	}

@@ -96,8 +96,8 @@ func advice(err error) string {
 	var unwritten *restore.SyncError
 	switch {
 	case errors.As(err, &unwritten):
-		// --verify would not suffice: while the file system is mounted, it may read data from memory that
-		// is not on the disk.
+		// --verify would not suffice: while the file system is mounted, it may read data from
+		// memory that is not on the disk.
 		return "; repair the disk or free space there, then run the command again with --overwrite always"
 	case errors.Is(err, syscall.EROFS):
 		return "; mount it read-write"

@@ -90,7 +90,7 @@ func (a *app) lookOut(ctx context.Context, services *muster, begun []backup.Snap
 		advice: "the backup continues as soon as they are available; Ctrl-C leaves it to the services, and bctl status shows what it waits for",
 	}
 	for n := range begun {
-		l.sites = append(l.sites, siteOf(&begun[n].Filer))
+		l.sites = append(l.sites, backup.SiteName(begun[n].Filer.Site))
 	}
 	slices.Sort(l.sites)
 	l.sites = slices.Compact(l.sites)

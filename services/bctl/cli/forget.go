@@ -293,8 +293,8 @@ func (c *forgetCommand) ruleOf(s *index.ShardStatus, policies []backup.Policy) (
 	return r, true, err
 }
 
-// carryOut forgets the snapshots of a shard of which that is the fate, unless the brake stops it. It
-// records the fates.
+// carryOut forgets the snapshots of a shard whose fates are not to be kept, unless the brake stops
+// it. It adds all fates to c.fates.
 func (c *forgetCommand) carryOut(ctx context.Context, i index.Index, shard *index.ShardStatus, fates []forget.Fate, reason string) error {
 	d := forget.Deletion(fates, shard, operator())
 	stopped, err := c.brake(ctx, i, shard, &d)

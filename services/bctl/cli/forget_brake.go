@@ -11,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// brake asks whether a run may forget that much of a shard, and remembers the stop if it may not. A
-// dry run only notes it.
+// brake checks that the run may forget that much of a shard, and otherwise returns the stop. A dry
+// run only prints a note.
 func (c *forgetCommand) brake(ctx context.Context, i index.Index, shard *index.ShardStatus, d *index.Deletion) (*stopOf, error) {
 	if len(d.Snapshots) == 0 {
 		return nil, nil
@@ -40,7 +40,7 @@ func (c *forgetCommand) brake(ctx context.Context, i index.Index, shard *index.S
 	return found, nil
 }
 
-// unconfirmed is the error about shards of which the brake lets nothing be forgotten.
+// unconfirmed is the error about the shards whose deletions the brake has stopped.
 func (c *forgetCommand) unconfirmed() error {
 	var parts, confirm []string
 	for _, s := range c.stopped {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -95,7 +96,67 @@ func TestHelp(t *testing.T) {
 	slices.Sort(commands)
 	for _, c := range commands {
 		if !strings.Contains(string(docs), "`"+c) {
-			t.Errorf("docs/cli.md does not tell of %s", c)
+			t.Errorf("docs/cli.md does not describe %s", c)
 		}
 	}
+}
+
+// Each command that a page names exists. Decisions and the changelog also describe the past.
+func TestPagesNameCommandsThatExist(t *testing.T) {
+	root := (&app{out: &bytes.Buffer{}, term: &terminal{}}).root()
+	root.InitDefaultHelpCmd()
+	var pages []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/formats/*.md"} {
+		found, err := filepath.Glob(filepath.Join("../../..", pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, found...)
+	}
+	named := regexp.MustCompile("(?m)(?:`|^)bctl ([a-z][a-z-]*)(?: ([a-z][a-z-]*)\\b)?")
+	count := 0
+	for _, page := range pages {
+		if filepath.Base(page) == "CHANGELOG.md" {
+			continue
+		}
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range named.FindAllStringSubmatch(codeOf(string(text)), -1) {
+			count++
+			cmd, rest, err := root.Find([]string{found[1]})
+			if err != nil || cmd == root {
+				t.Errorf("%s names bctl %s, which does not exist", page, found[1])
+				continue
+			}
+			if cmd.Runnable() || found[2] == "" || len(rest) > 0 {
+				continue
+			}
+			if sub, _, err := cmd.Find([]string{found[2]}); err != nil || sub == cmd {
+				t.Errorf("%s names %q, which does not exist", page, found[0])
+			}
+		}
+	}
+	if count < 300 {
+		t.Errorf("the pages name only %d commands", count)
+	}
+}
+
+// codeOf returns the lines of a page that are code, without indentation, and the others with a
+// space before them.
+func codeOf(page string) string {
+	var lines []string
+	fenced := false
+	for line := range strings.Lines(page) {
+		switch indented, isCode := strings.CutPrefix(line, "    "); {
+		case strings.HasPrefix(line, "```"):
+			fenced = !fenced
+		case fenced || isCode:
+			lines = append(lines, strings.TrimLeft(indented, " "))
+		default:
+			lines = append(lines, " "+line)
+		}
+	}
+	return strings.Join(lines, "")
 }

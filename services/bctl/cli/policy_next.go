@@ -27,7 +27,7 @@ should have a good snapshot. The shard that is due first comes first. STATE is
   waiting   due: begins as soon as the limits of running snapshots allow
   window    due: begins when a window of its policy opens
   paused    its policy is paused
-  failed    its newest snapshot failed: it is due again, and tried again, at DUE
+  failed    its newest snapshot failed: the next one begins at DUE
   planned   not due yet
 
 WINDOW is when the window opens in which the shard can begin; - means that one

@@ -117,7 +117,7 @@ func (t *tracker) end(id backup.SnapshotID, c *backup.Counts) {
 
 // line returns the progress line. Snapshots, errors and stalls appear if they are not zero:
 //
-//	0:12  3 of 10 snapshots  1,234 of 5,678 files  12 MiB of 34 MiB  1.0 MiB/s  0:20 left  home/user/file
+//	0:12  3 of 10 snapshots  1,234 of 5,678 files  12 MiB of 34 MiB  1.0 MiB/s  0:20 left  home/file
 func (t *tracker) line() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -43,8 +43,8 @@ packs, prune first copies their needed parts into new packs. It needs no
 identity.
 
 With --sweep, it also lists the whole store, and deletes orphans: objects that
-backups have left which were killed. Objects of snapshots that the index does
-not know stay, because the index may be older than the store.
+killed backups have left. Objects of snapshots that the index does not know
+stay, because the index may be older than the store.
 
 An interrupted prune resumes when you run it again. While another prune is
 running, the exit status is 11. In a fleet, the status is also 11 for a minute
@@ -179,7 +179,7 @@ func (c *pruneCommand) prune(ctx context.Context, r *repository) error {
 	case errors.Is(err, prune.ErrBusy):
 		return &busyError{err.Error() + "; run this command again when that has ended"}
 	case errors.Is(err, process.ErrInterrupted), ctx.Err() != nil:
-		a.term.println("Run bctl prune again to go on; what is deleted already stays deleted.")
+		a.term.println("Run bctl prune again to continue; packs that are deleted stay deleted.")
 	}
 	var stopped *index.StoppedError
 	if errors.As(err, &stopped) {
@@ -211,7 +211,7 @@ type prunedJSON struct {
 	DeletedBytes     int64   `json:"deleted_bytes"`
 	DeletedChunks    int64   `json:"deleted_chunks"`
 	ThinnedPacks     int     `json:"thinned_packs"` // replaced by copies of what is needed
-	FreedBytes       int64   `json:"freed_bytes"`   // what the copies have less
+	FreedBytes       int64   `json:"freed_bytes"`   // by which the copies are smaller
 	CopiedBytes      int64   `json:"copied_bytes"`
 	DeletedPages     int64   `json:"deleted_pages"`     // versions of pages in the index
 	RemovedSnapshots int     `json:"removed_snapshots"` // forgotten ones of which nothing is left

@@ -17,9 +17,9 @@ const (
 	renewReading = 20 * time.Second
 )
 
-// beginReading keeps bctl forget and bctl prune from taking a snapshot away while it is restored,
-// until end is called. Restore also works where the index cannot be written. There it goes on
-// without: who can write to such an index is beyond its reach.
+// beginReading keeps bctl forget and bctl prune from deleting a snapshot while it is restored,
+// until end is called. Restore also works if it cannot write the index; the snapshot is then
+// unprotected.
 func (a *app) beginReading(ctx context.Context, i index.Index, id backup.SnapshotID) (end func(), err error) {
 	shut := func() {}
 	if _, local := i.(*sqliteindex.Index); local { // it was opened to be read only

@@ -3,6 +3,54 @@
 // Results are written to stdout, progress and messages to stderr. With --json a result is one
 // object per line; docs/cli.md describes them all. Only exit.go maps the errors that commands
 // return to the exit status.
+//
+// # Files
+//
+// The program: the root command, help, exit status, and access to index and store
+//
+//	root.go, help.go, completion.go, complete.go, exit.go, open.go, version.go, profile.go
+//
+// Flags and arguments
+//
+//	exclusions.go, files_from.go, keep.go, labels.go, numbers.go, times.go, resolve.go
+//
+// Output
+//
+//	terminal.go, table.go, json.go, plural.go, progress.go, causes.go, notes.go
+//
+// Back up
+//
+//	backup.go, backup_path.go, stdin.go, embedded.go, fleet.go, dry_run.go, report.go,
+//	unmatched.go, own.go, idmap.go
+//
+// Restore and browse
+//
+//	restore.go, reading.go, ls.go, ls_long.go, ls_tree.go, ls_flaws.go, snapshot.go,
+//	snapshot_ls.go, snapshot_bad.go, interrupted.go, current.go
+//
+// Forget and free space
+//
+//	forget.go, forget_brake.go, hold.go, brake.go, confirm.go, prune.go, stats.go, log.go
+//
+// Register filers, shards and policies
+//
+//	filer.go, filer_ls.go, shard.go, shard_ls.go, policy.go, policy_ls.go, policy_next.go,
+//	policy_simulate.go
+//
+// A fleet in a file
+//
+//	apply.go, apply_plan.go, declared.go, declared_keep.go, declared_read.go, export.go
+//
+// Watch a fleet
+//
+//	status.go, status_look.go, status_hand.go, status_rates.go, status_table.go,
+//	status_screen.go, status_json.go, waits.go, missing.go, lookout.go, cancel.go, worker.go,
+//	worker_ls.go, worker_drain.go
+//
+// Set up and repair
+//
+//	init.go, migrate.go, index.go, index_rebuild.go, index_removed.go, deploy.go,
+//	deploy_rotate.go, doctor.go, service.go
 package cli
 
 import (

@@ -42,7 +42,7 @@ That takes some seconds per ten million chunks. Nothing is read from the store.`
 	return cmd
 }
 
-// A space is what a repository stores, and what of that is unused.
+// A space is the used and the unused space of a repository.
 type space struct {
 	prune.Summary // of a dry run
 

@@ -119,7 +119,7 @@ func newOverview(l *looked, now time.Time) *overview {
 	takeReadings(l.crew.services, byID)
 	for _, w := range l.work {
 		if p := byID[w.Snapshot]; p != nil && p.State != interrupted { // no process has it in progress
-			s.hold(p, w)
+			s.assigned(p, w)
 		}
 	}
 	for n := range l.filers {
@@ -153,7 +153,7 @@ func braked(stops []*stopOf, filers map[string]*index.FilerStatus) (list []lack)
 func slotsOf(filers []index.FilerStatus) map[string]int {
 	slots := map[string]int{}
 	for n := range filers {
-		slots[siteOf(&filers[n].Filer)] += filers[n].Running
+		slots[backup.SiteName(filers[n].Filer.Site)] += filers[n].Running
 	}
 	return slots
 }
@@ -162,15 +162,15 @@ func slotsOf(filers []index.FilerStatus) map[string]int {
 func sitesOf(filers []index.FilerStatus) (sites []string) {
 	for n := range filers {
 		if f := &filers[n]; f.Shards > 0 || f.Running > 0 {
-			sites = append(sites, siteOf(&f.Filer))
+			sites = append(sites, backup.SiteName(f.Filer.Site))
 		}
 	}
 	slices.Sort(sites)
 	return slices.Compact(sites)
 }
 
-// hold records work that is with a worker or queued.
-func (s *overview) hold(p *inProgress, w index.Work) {
+// assigned records work that is with a worker or queued.
+func (s *overview) assigned(p *inProgress, w index.Work) {
 	p.work = append(p.work, w)
 	role, of := roleOf(&w), &p.read
 	if role == flow.RoleWalker {

@@ -22,16 +22,16 @@ func crowded() *overview {
 	s := newScene(serving("committer - c1", "walker oslo w1", "walker oslo w2", "reader paris r3", "walker paris w3")...)
 	for n := range 26 {
 		s.snapshot(fmt.Sprintf("nas%02d", n), 4, 30)
-		s.hold(3, "w1", true, 0)
-		s.hold(2, "", false, 0)
+		s.assign(3, "w1", true, 0)
+		s.assign(2, "", false, 0)
 		if n%5 == 0 {
 			s.l.running[n].Counts.Errors = int64(n)
 		}
 	}
 	s.snapshot("slow1", 2, 16)
-	s.hold(2, "w2", true, 31*time.Second)
-	s.hold(8, "r1", false, 20*time.Second)
-	s.hold(8, "r2", false, 10*time.Second)
+	s.assign(2, "w2", true, 31*time.Second)
+	s.assign(8, "r1", false, 20*time.Second)
+	s.assign(8, "r2", false, 10*time.Second)
 	s.l.running[26].Shard.Name = "/export/projects/with/a/long/path/to/the/shard"
 	s.l.running[3].Cancel = "cancelled by ann"
 	s.l.crew.services[3].Ready, s.l.crew.services[3].Reason = false, "store: s3://backups/repo is full: 507 Insufficient Storage"
@@ -54,7 +54,7 @@ func queued() *overview {
 	for n := range 30 {
 		s.snapshot(fmt.Sprintf("nas%02d", n), 4, 30)
 		if n%10 == 0 {
-			s.hold(3, "w1", true, 0)
+			s.assign(3, "w1", true, 0)
 		}
 	}
 	s.l.running[5].Counts.Errors = 2
@@ -67,7 +67,7 @@ func TestScreen(t *testing.T) {
 	quiet := newScene(everybody...).overview()
 	calm := newScene(everybody...)
 	calm.snapshot("nas1", 40, 3)
-	calm.hold(32, "w1", true, 0)
+	calm.assign(32, "w1", true, 0)
 	for name, test := range map[string]struct {
 		overview      *overview
 		width, height int
@@ -113,7 +113,7 @@ func TestMovingFirst(t *testing.T) {
 		s.snapshot(fmt.Sprintf("dead%02d", n), 1, 0)
 	}
 	s.snapshot("moving", 4, 3)
-	s.hold(3, "w1", true, 0)
+	s.assign(3, "w1", true, 0)
 	o := s.overview()
 	var plain strings.Builder
 	if err := o.write(&plain, false, 79); err != nil {

@@ -29,9 +29,9 @@ func sample(now time.Time) *overview {
 		Load: backup.Load{WalkSlots: 9, ReadSlots: 64, WalkLatency: 3100 * time.Microsecond, WalkIdle: 900 * time.Microsecond},
 	}}}
 	s.filers["nas1"] = &s.spared[0]
-	s.hold(p, index.Work{Task: 7, Attempt: 2, Worker: "walker-1", Path: "old", Until: now.Add(time.Minute), Stalled: now.Add(-42 * time.Second)})
-	s.hold(p, index.Work{Task: 8, Attempt: 1, Until: now.Add(5 * time.Minute)})
-	s.hold(p, index.Work{Batch: 9, Attempt: 1, Worker: "reader-1", Path: "new\x1b[31m", Until: now.Add(30 * time.Second)})
+	s.assigned(p, index.Work{Task: 7, Attempt: 2, Worker: "walker-1", Path: "old", Until: now.Add(time.Minute), Stalled: now.Add(-42 * time.Second)})
+	s.assigned(p, index.Work{Task: 8, Attempt: 1, Until: now.Add(5 * time.Minute)})
+	s.assigned(p, index.Work{Batch: 9, Attempt: 1, Worker: "reader-1", Path: "new\x1b[31m", Until: now.Add(30 * time.Second)})
 	return s
 }
 
@@ -105,20 +105,20 @@ func TestStatusOfUnknownRates(t *testing.T) {
 	for name, test := range map[string]struct {
 		services    []flow.Instance
 		err         error
-		hold        func(*scene)
+		assign      func(*scene)
 		files, read string
 	}{
 		"nothing is assigned":     {everybody, nil, func(*scene) {}, "0", "0 B"},
-		"a walker reports":        {everybody, nil, func(s *scene) { s.hold(2, "w1", true, 0) }, "20", "0 B"},
-		"two readers":             {append(serving("reader oslo r2"), everybody...), nil, func(s *scene) { s.hold(1, "r1", false, 0); s.hold(2, "r2", false, 0) }, "0", "3.0 MiB"},
-		"of an earlier version":   {everybody, nil, func(s *scene) { s.hold(1, "old", true, 0); s.hold(1, "r1", false, 0) }, "-", "1.0 MiB"},
-		"a worker that is silent": {with(everybody, 1, silent(time.Second)), nil, func(s *scene) { s.hold(1, "w1", true, 0) }, "-", "0 B"},
+		"a walker reports":        {everybody, nil, func(s *scene) { s.assign(2, "w1", true, 0) }, "20", "0 B"},
+		"two readers":             {append(serving("reader oslo r2"), everybody...), nil, func(s *scene) { s.assign(1, "r1", false, 0); s.assign(2, "r2", false, 0) }, "0", "3.0 MiB"},
+		"of an earlier version":   {everybody, nil, func(s *scene) { s.assign(1, "old", true, 0); s.assign(1, "r1", false, 0) }, "-", "1.0 MiB"},
+		"a worker that is silent": {with(everybody, 1, silent(time.Second)), nil, func(s *scene) { s.assign(1, "w1", true, 0) }, "-", "0 B"},
 		"without NATS":            {nil, backup.ErrUnavailable, func(*scene) {}, "-", "-"},
 	} {
 		s := newScene(test.services...)
 		s.l.crew.err = test.err
 		s.snapshot("nas1", 3, 3)
-		test.hold(s)
+		test.assign(s)
 		o := s.overview()
 		p := o.running[0]
 		if files, read := p.filesPerSecondText(), p.readPerSecondText(); files != test.files || read != test.read {
@@ -168,7 +168,7 @@ func TestStatusOfABatchInProgress(t *testing.T) {
 	s.snapshot("nas1", 0, 1)
 	running := &s.l.running[0]
 	running.BatchesAnnounced, running.BatchesSettled, running.Counts.ReadBytes, running.TasksSettled = 1, 0, 0, running.TasksAnnounced
-	s.hold(1, "r1", false, 0)
+	s.assign(1, "r1", false, 0)
 	s.l.crew.services[2].Reading = []flow.Reading{
 		{Snapshot: running.ID, BatchesDone: 0.25, ReadBytes: 60 << 20, Recent: flow.Recent{Seconds: 30, Bytes: 60 << 20, Batches: 0.125}}, {Snapshot: backup.SnapshotID{99}, BatchesDone: 3},
 	}

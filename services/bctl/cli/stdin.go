@@ -56,8 +56,8 @@ func (c *backupCommand) ofStream(ctx context.Context, i index.Catalog) ([]target
 		return nil, err
 	}
 	url := stdin.URL(c.stream.name)
-	shard, err := c.shardOfSource(ctx, i, &filer, url, url)
-	return []target{{filer.Name, shard}}, err
+	shard, err := c.shardOfSource(ctx, i, &filer, backup.Shard{Name: url, Source: url})
+	return []target{{filer: filer.Name, shard: shard}}, err
 }
 
 // spool reads the standard input to its end, and makes it the source. release removes the copy.

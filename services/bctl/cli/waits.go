@@ -190,7 +190,7 @@ func (w *wait) stalled(held *index.Work) {
 
 // whyQueued returns the reason why work in the queue of a site waits.
 func (s *overview) whyQueued(f *backup.Filer, role flow.Role) reason {
-	site := siteOf(f)
+	site := backup.SiteName(f.Site)
 	if l := lacking(s.lacks, role, site); l != nil {
 		return reason{causeWorkers, l.Text, site}
 	}
@@ -205,7 +205,7 @@ func (s *overview) whyQueued(f *backup.Filer, role flow.Role) reason {
 
 // whyOpen returns the reason why work that is not assigned waits.
 func (s *overview) whyOpen(f *backup.Filer, role flow.Role) reason {
-	site := siteOf(f)
+	site := backup.SiteName(f.Site)
 	if l := lacking(s.lacks, role, site); l != nil {
 		return reason{causeWorkers, l.Text, site}
 	}
@@ -243,7 +243,7 @@ func (s *overview) standsStill(p *inProgress) bool {
 	case p.tasks.working+p.read.working > p.lost:
 		return false
 	}
-	site := siteOf(&p.Filer)
+	site := backup.SiteName(p.Filer.Site)
 	return p.TasksSettled < p.TasksAnnounced && lacking(s.lacks, flow.RoleWalker, site) != nil ||
 		p.BatchesSettled < p.BatchesAnnounced && lacking(s.lacks, flow.RoleReader, site) != nil
 }
@@ -286,8 +286,6 @@ func (s *overview) readLimit(f *backup.Filer) int64 {
 	return 0
 }
 
-func siteOf(f *backup.Filer) string { return cmp.Or(f.Site, backup.DefaultSite) }
-
 // shard adds a shard that is due but whose backup has not started.
 func (w *waiting) shard(r *nextRun) {
 	var found reason
@@ -309,7 +307,7 @@ func (w *waiting) shard(r *nextRun) {
 // whyDue returns the reason why the backup of a due shard has not started, although its policy
 // allows it.
 func (s *overview) whyDue(f *backup.Filer) reason {
-	site := siteOf(f)
+	site := backup.SiteName(f.Site)
 	limits, known, scheduled := s.crew.limits()
 	running := s.slots[site]
 	status := s.filers[f.Name]

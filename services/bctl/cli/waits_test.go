@@ -41,7 +41,7 @@ func (s *scene) snapshot(filer string, tasks, batches int64) *index.FilerStatus 
 
 // hold assigns work of the newest snapshot to a worker; "" is the queue. Of what is not stalled,
 // the worker has found 10 files or read 1 MiB per second.
-func (s *scene) hold(n int, worker string, task bool, stalled time.Duration) {
+func (s *scene) assign(n int, worker string, task bool, stalled time.Duration) {
 	snapshot := &s.l.running[len(s.l.running)-1]
 	filer := &s.l.filers[len(s.l.filers)-1]
 	for i := range s.l.crew.services {
@@ -90,34 +90,34 @@ func TestWaits(t *testing.T) {
 		want     string
 	}{
 		{"nothing runs", everybody, func(*scene) {}, ""},
-		{"all is in hand", everybody, func(s *scene) { s.snapshot("nas1", 2, 2); s.hold(2, "w1", true, 0); s.hold(2, "r1", false, 0) }, ""},
+		{"all is in hand", everybody, func(s *scene) { s.snapshot("nas1", 2, 2); s.assign(2, "w1", true, 0); s.assign(2, "r1", false, 0) }, ""},
 		{"a filer hangs", everybody, func(s *scene) {
 			s.snapshot("slow1", 2, 16)
-			s.hold(1, "w1", true, 20*time.Second)
-			s.hold(1, "w1", true, 31*time.Second)
-			s.hold(8, "r2", false, 10*time.Second)
-			s.hold(8, "r1", false, 9*time.Second)
+			s.assign(1, "w1", true, 20*time.Second)
+			s.assign(1, "w1", true, 31*time.Second)
+			s.assign(8, "r2", false, 10*time.Second)
+			s.assign(8, "r1", false, 9*time.Second)
 		}, "slow1: 16 batches, 2 tasks stalled 0:31 (r1 8, r2 8, w1 2)"},
 		{"a filer hangs, and its slots are taken", everybody, func(s *scene) {
 			s.snapshot("slow1", 0, 20).Limits.ReadBatches = 8
-			s.hold(7, "r1", false, time.Second)
-			s.hold(1, "", false, 0)
+			s.assign(7, "r1", false, time.Second)
+			s.assign(1, "", false, 0)
 		}, "slow1: 7 batches stalled 0:01 (r1 7)\nslow1: 12 batches wait for a slot: stalled work has 7 of 8\nslow1: 1 batch waits for a free reader at site oslo"},
 		{"a reader is lost, and another one is silent", append(with(with(serving("reader oslo r1", "reader oslo r2", "reader oslo r3"), 0, lost(36*time.Second)), 1, silent(12*time.Second)), everybody[:2]...), func(s *scene) {
 			s.snapshot("nas1", 0, 4)
-			s.hold(1, "r1", false, 0)
-			s.hold(2, "r2", false, 0)
-			s.hold(1, "r3", false, 0)
+			s.assign(1, "r1", false, 0)
+			s.assign(2, "r2", false, 0)
+			s.assign(1, "r3", false, 0)
 		}, "nas1: 2 batches are with r2, which has not answered for 0:12: assigned again in 1:00, unless it answers\n" +
 			"nas1: 1 batch is with r1, which was lost 0:36 ago: assigned again in 1:00, unless it answers"},
 		{"a reader was lost, and was started again", append(with(serving("reader oslo r1"), 0, lost(time.Minute)), everybody...), func(s *scene) {
 			s.snapshot("nas1", 0, 1)
-			s.hold(1, "r1", false, 0)
+			s.assign(1, "r1", false, 0)
 		}, ""},
 		{"no reader", everybody[:2], func(s *scene) {
 			s.snapshot("nas1", 0, 5)
 			s.snapshot("nas2", 0, 4)
-			s.hold(3, "", false, 0)
+			s.assign(3, "", false, 0)
 		}, "nas1, nas2: 9 batches wait: no reader at site oslo"},
 		{"a drained reader", with(everybody, 2, func(i *flow.Instance) { i.Draining, i.Drained = true, true }), func(s *scene) { s.snapshot("nas1", 0, 1) },
 			"nas1: 1 batch waits: no reader at site oslo takes work: r1: drained"},
@@ -126,26 +126,26 @@ func TestWaits(t *testing.T) {
 				s.snapshot(filer, 10, 0)
 			}
 		}, "4 filers: 40 tasks wait: no committer runs: no work is assigned, committed or scheduled"},
-		{"the filer's limit", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.hold(32, "w1", true, 0) }, "nas1: 8 tasks wait for the filer's limit: 32 at a time"},
+		{"the filer's limit", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.assign(32, "w1", true, 0) }, "nas1: 8 tasks wait for the filer's limit: 32 at a time"},
 		{"the limit of many filers", everybody, func(s *scene) {
 			for _, filer := range []string{"nas1", "nas2", "nas3", "nas4", "nas5"} {
 				s.snapshot(filer, 40, 0)
-				s.hold(32, "w1", true, 0)
+				s.assign(32, "w1", true, 0)
 			}
 		}, "5 filers: 40 tasks wait for the filer's limit: 32 at a time"},
-		{"the governor", everybody, func(s *scene) { s.snapshot("nas1", 9, 0).Load.WalkSlots = 4; s.hold(4, "w1", true, 0) },
+		{"the governor", everybody, func(s *scene) { s.snapshot("nas1", 9, 0).Load.WalkSlots = 4; s.assign(4, "w1", true, 0) },
 			"nas1: 5 tasks wait for the filer, which has become slow: 4 of 32 at a time"},
 		{"the filer's rate", everybody, func(s *scene) {
 			s.snapshot("nas1", 0, 9).Limits.ReadBytesPerSecond = 5 << 20
-			s.hold(2, "r1", false, 0)
+			s.assign(2, "r1", false, 0)
 		},
 			"nas1: 7 batches wait for the filer's limit of 5.0 MiB/s: 2 at a time"},
 		{"the filer's rate slows reading", everybody, func(s *scene) {
 			s.snapshot("nas1", 0, 3).Limits.ReadBytesPerSecond = 10 << 20
-			s.hold(2, "r1", false, 0)
+			s.assign(2, "r1", false, 0)
 			s.l.crew.services[2].Reading[0].Recent.HeldSeconds = 90
 			s.snapshot("nas2", 0, 2).Limits.ReadBytesPerSecond = 10 << 20 // it is slower than its limit
-			s.hold(2, "r1", false, 0)
+			s.assign(2, "r1", false, 0)
 			s.l.crew.services[2].Reading[1].Recent.HeldSeconds = 1
 		}, "nas1: its read limit of 10 MiB/s slows 2 batches\nnas1: 1 batch waits for a turn in the queue of site oslo"},
 		{"the store is full, and work is done", with(everybody, 0, full), func(s *scene) {
@@ -153,10 +153,10 @@ func TestWaits(t *testing.T) {
 				s.snapshot(filer, 0, 0)
 			}
 			s.snapshot("nas3", 1, 0)
-			s.hold(1, "w1", true, 0)
+			s.assign(1, "w1", true, 0)
 		}, "nas1, nas2: 2 complete snapshots wait to be committed: committers: c1: not ready: store: full"},
 		{"work is done", everybody, func(s *scene) { s.snapshot("nas1", 0, 0) }, ""},
-		{"others first", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.hold(3, "w1", true, 0) }, "nas1: 37 tasks wait for a turn in the queue of site oslo"},
+		{"others first", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.assign(3, "w1", true, 0) }, "nas1: 37 tasks wait for a turn in the queue of site oslo"},
 		{"it is cancelled", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.l.running[0].Cancel = "cancelled" }, ""},
 		{"shards", everybody, func(s *scene) {
 			filer := backup.Filer{Name: "nas1", Site: "oslo"}
@@ -199,8 +199,8 @@ func TestWaitsWithoutNATS(t *testing.T) {
 		s := newScene()
 		s.l.crew = crew{asked: true, err: err}
 		s.snapshot("nas1", 40, 3)
-		s.hold(1, "", false, 0)
-		s.hold(32, "w1", true, 0)
+		s.assign(1, "", false, 0)
+		s.assign(32, "w1", true, 0)
 		o := s.overview()
 		var lines []string
 		for _, w := range o.waits() {
@@ -280,8 +280,8 @@ func TestWaitsOfOneMachine(t *testing.T) {
 	s := newScene()
 	s.l.crew = crew{}
 	s.snapshot("host", 40, 3)
-	s.hold(1, "", false, 0)
-	s.hold(2, "host", true, time.Second)
+	s.assign(1, "", false, 0)
+	s.assign(2, "host", true, time.Second)
 	o := s.overview()
 	waits := o.waits()
 	if len(waits) != 1 || waits[0].line(o.at) != "host: 2 tasks stalled 0:01 (host 2)" {
@@ -296,11 +296,11 @@ func TestWaitsOfOneMachine(t *testing.T) {
 func TestLeftOfWhatStandsStill(t *testing.T) {
 	s := newScene(everybody[:2]...)
 	s.snapshot("stalled", 1, 0)
-	s.hold(1, "w1", true, time.Second)
+	s.assign(1, "w1", true, time.Second)
 	s.snapshot("walked", 0, 3) // and there is no reader
-	s.hold(1, "", false, 0)
+	s.assign(1, "", false, 0)
 	s.snapshot("walks", 2, 3)
-	s.hold(1, "w1", true, 0)
+	s.assign(1, "w1", true, 0)
 	s.snapshot("done", 0, 0)
 	var left []string
 	for _, p := range s.overview().running {

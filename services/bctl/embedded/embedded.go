@@ -10,7 +10,6 @@
 package embedded
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,7 +119,7 @@ func run(ctx context.Context, o Options, snap backup.Snapshot, watch func(backup
 	}
 	defer conn.Close()
 	// This machine serves every site: it reaches everything that the user configured for it.
-	site := cmp.Or(snap.Filer.Site, backup.DefaultSite)
+	site := backup.SiteName(snap.Filer.Site)
 	o.Walker.Site, o.Reader.Site = site, site
 	if _, err := conn.EnsureStreams(ctx, []string{site}); err != nil {
 		return err

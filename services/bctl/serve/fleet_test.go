@@ -36,28 +36,10 @@ type fleet struct {
 	nats     *testenv.NATSServer
 	idx      index.Index
 	shard    backup.Shard
-	log      *lines
+	log      *testenv.Buffer
 
 	mu   sync.Mutex
 	urls map[string]string // by service
-}
-
-// lines is a log that tests can read.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 func newFleet(t *testing.T) *fleet {
@@ -68,7 +50,7 @@ func newFleet(t *testing.T) *fleet {
 // newFleetWith is newFleet with more settings.
 func newFleetWith(t *testing.T, more map[string]string) *fleet {
 	t.Helper()
-	f := &fleet{T: t, nats: testenv.NATS(t), log: &lines{}, urls: map[string]string{}}
+	f := &fleet{T: t, nats: testenv.NATS(t), log: &testenv.Buffer{}, urls: map[string]string{}}
 	dir, tree := t.TempDir(), filepath.Join(t.TempDir(), "tree")
 	t.Cleanup(f.wantNamed) // after all services have stopped
 	f.settings = map[string]string{

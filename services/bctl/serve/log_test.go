@@ -244,7 +244,7 @@ func TestWhatIsWrongWithTheStoreIsLogged(t *testing.T) {
 				fmt.Fprintf(w, "<Error><Code>%s</Code><Message>no</Message></Error>", c.code)
 			}
 		}))
-		f := &fleet{T: t, log: &lines{}, settings: map[string]string{
+		f := &fleet{T: t, log: &testenv.Buffer{}, settings: map[string]string{
 			"BCTL_STORE": "s3://bucket", "BCTL_STORE_ENDPOINT": server.URL, "BCTL_STORE_REGION": "us-east-1", "BCTL_STORE_ACCESS_KEY": "a", "BCTL_STORE_SECRET_KEY": "secret",
 			"BCTL_STORE_ADDRESSING": "path", "BCTL_STORE_RETRY": "1s",
 		}}

@@ -1,5 +1,18 @@
 // Package serve runs the services of a fleet: it waits for their dependencies, connects them, and
 // announces, measures and stops them.
+//
+// # Files
+//
+//	services.go    runs a walker, a reader or a committer
+//	pruner.go      runs a pruner
+//	waiting.go     waits for dependencies at the start
+//	monitoring.go  metrics, health and their server
+//	listener.go    the listener of that server
+//	readiness.go   whether the service takes work
+//	guard.go       takes little work while the store refuses writes
+//	announced.go   describes the service to the fleet
+//	drained.go     stops a worker while its process continues
+//	watchdog.go    notifies systemd
 package serve
 
 import (

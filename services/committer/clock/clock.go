@@ -62,15 +62,15 @@ func (w *Watch) Check(ctx context.Context) error {
 	w.metrics.Ahead(ahead)
 	// The index may have read its clock at any time in between.
 	off := ahead.Abs()-took/2 > MaxDifference
-	w.tell(off, ahead)
+	w.report(off, ahead)
 	if !off {
 		return nil
 	}
 	return fmt.Errorf("this machine's clock is %s, and this committer does not lead: %w", text(ahead), ErrOff)
 }
 
-// tell logs when the clock becomes wrong, and when it is right again.
-func (w *Watch) tell(off bool, ahead time.Duration) {
+// report logs when the clock becomes wrong, and when it is right again.
+func (w *Watch) report(off bool, ahead time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {

@@ -1,7 +1,6 @@
 package commit
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -14,34 +13,18 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index/indextest"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/telemetry"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
-// A syncLog may be read while it is written to.
-type syncLog struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *syncLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *syncLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-// run starts a committer that logs to the returned syncLog, until the test ends.
-func (f *fixture) run() *syncLog {
+// run starts a committer that logs to the returned testenv.Buffer, until the test ends.
+func (f *fixture) run() *testenv.Buffer {
 	f.Helper()
 	_, err := f.conn.EnsureStreams(f.ctx, []string{backup.DefaultSite})
 	f.must(err)
-	log := &syncLog{}
+	log := &testenv.Buffer{}
 	s := f.service(f.idx, Options{
 		Poll: 5 * time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil)), Metrics: telemetry.NewMetrics("committer", "test").Committer(),
 	})
@@ -120,7 +103,7 @@ func TestListingThatCannotBeReadIsRefused(t *testing.T) {
 		func(s *backup.SliceWalked) { s.Pages = []backup.PageVersion{pageOf("", "fine"), lying} },
 		func(s *backup.SliceWalked) { s.Batches = slices.Concat(toRead(pageOf("", "fine")), toRead(lying)) },
 	} {
-		slice := sliceOf(&task)
+		slice := indextest.SliceOf(task)
 		lie(slice)
 		f.must(flow.Publish(f.ctx, conn, flow.Slices, slice))
 	}
@@ -129,7 +112,7 @@ func TestListingThatCannotBeReadIsRefused(t *testing.T) {
 	if n := strings.Count(log.String(), `page 0 of directory \"a/directory\": listing: cut short: corrupt`); n != 3 {
 		t.Errorf("%d refusals of 3 say what is wrong where:\n%s", n, log)
 	}
-	honest := sliceOf(&task)
+	honest := indextest.SliceOf(task)
 	honest.Pages, honest.Counts.Files = []backup.PageVersion{pageOf("", "honest")}, 1
 	f.must(flow.Publish(f.ctx, conn, flow.Slices, honest))
 	if got := f.ended(snap.ID); got.State != backup.Committed || f.pages(snap.ID)[backup.PageName{}] != "honest" {

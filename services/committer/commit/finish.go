@@ -78,17 +78,17 @@ func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index
 		return err
 	}
 	ctx, span := s.opts.Trace.Start(ctx, "commit", id)
-	held, release := s.holdLease(ctx, id)
+	leased, release := s.keepLease(ctx, id)
 	defer func() {
 		release(err != nil)
 		span.End(err)
 	}()
-	segment, err := s.writeSegment(held, snap, last)
+	segment, err := s.writeSegment(leased, snap, last)
 	switch {
 	case errors.Is(err, backup.ErrCorrupt):
 		s.fail(ctx, id, err.Error(), nil)
 		return nil
-	case err != nil && errors.Is(context.Cause(held), errLeaseLost):
+	case err != nil && errors.Is(context.Cause(leased), errLeaseLost):
 		return nil // our segment is an orphan
 	case err != nil:
 		return fmt.Errorf("index segment of snapshot %s: %w", id.Short(), err)

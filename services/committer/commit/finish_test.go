@@ -14,6 +14,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/indextest"
 	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/listing"
 )
@@ -221,7 +222,7 @@ func TestCheckpointOfMissingPages(t *testing.T) {
 			made := func(n int, request backup.Snapshot) backup.Snapshot {
 				snap := value(f.idx.BeginSnapshot(f.ctx, f.shard.ID, request, time.Now()))(f)
 				task := f.claimTask()
-				slice := sliceOf(&task)
+				slice := indextest.SliceOf(task)
 				slice.Counts.Files, slice.Pages = 1, []backup.PageVersion{largePage("changes", n, 300<<10)}
 				if n == 0 {
 					slice.Pages = append(slice.Pages, pageOf("stays", "s"), pageOf("too", "t"))

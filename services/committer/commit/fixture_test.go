@@ -19,6 +19,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/indextest"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/listing"
@@ -135,7 +136,7 @@ func (f *fixture) walked(fill func(*backup.SliceWalked)) backup.Snapshot {
 	f.Helper()
 	s := f.begin()
 	task := f.claimTask()
-	slice := sliceOf(&task)
+	slice := indextest.SliceOf(task)
 	slice.Counts = backup.Counts{Files: 1, Directories: 1}
 	fill(slice)
 	f.apply(index.Result{Slice: slice})
@@ -186,10 +187,6 @@ func toRead(pages ...backup.PageVersion) []backup.PagesToRead {
 	return []backup.PagesToRead{{Pages: pages}}
 }
 
-func sliceOf(t *backup.WalkTask) *backup.SliceWalked {
-	return &backup.SliceWalked{Snapshot: t.Job.Snapshot, Task: t.ID, Attempt: t.Attempt, Last: true}
-}
-
 // pageOf returns a page whose listing contains a text, which textOf returns.
 func pageOf(path, text string) backup.PageVersion {
 	said := backup.Entry{Name: "said", Kind: backup.Symlink, Target: text}
@@ -219,7 +216,7 @@ func (f *fixture) work(ctx context.Context, conn *flow.Conn, directories ...stri
 	var owned sync.WaitGroup
 	owned.Go(func() {
 		conn.ConsumeWalk(ctx, backup.DefaultSite, 4, func(t *backup.WalkTask, d *flow.Delivery) {
-			slice := sliceOf(t)
+			slice := indextest.SliceOf(*t)
 			slice.Counts = backup.Counts{Files: 1, Directories: int64(len(t.Directories))}
 			for _, path := range t.Directories {
 				slice.Pages = append(slice.Pages, pageOf(path, "listing of "+path))

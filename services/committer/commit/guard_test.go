@@ -8,6 +8,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/indextest"
 )
 
 // A snapshot that looks as if an export was not mounted fails, unless a request permits it. It is
@@ -54,7 +55,7 @@ func TestShrinkGuard(t *testing.T) {
 				made := func(counts backup.Counts, request backup.Snapshot) backup.Snapshot {
 					snap := value(f.idx.BeginSnapshot(f.ctx, f.shard.ID, request, time.Now()))(f)
 					task := f.claimTask()
-					slice := sliceOf(&task)
+					slice := indextest.SliceOf(task)
 					slice.Counts, slice.Pages = counts, []backup.PageVersion{pageOf("", fmt.Sprint(snap.Number))}
 					f.apply(index.Result{Slice: slice})
 					f.must(s.finish(f.ctx, snap.ID))
@@ -110,7 +111,7 @@ func TestGuardPassesOverBadSnapshots(t *testing.T) {
 	made := func(files int64, request backup.Snapshot) backup.Snapshot {
 		snap := value(f.idx.BeginSnapshot(f.ctx, f.shard.ID, request, time.Now()))(f)
 		task := f.claimTask()
-		slice := sliceOf(&task)
+		slice := indextest.SliceOf(task)
 		slice.Counts, slice.Pages = backup.Counts{Files: files}, []backup.PageVersion{pageOf("", fmt.Sprint(snap.Number))}
 		f.apply(index.Result{Slice: slice})
 		f.must(s.finish(f.ctx, snap.ID))

@@ -13,6 +13,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/indextest"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // quick are the times of a keeper that a test can wait for.
@@ -67,7 +69,7 @@ func TestKeeperFailsOver(t *testing.T) {
 	f := newFixture(t)
 	f.queue()
 	dying := &mortal{Index: f.idx}
-	log := &syncLog{}
+	log := &testenv.Buffer{}
 	first, _ := f.start(dying, Options{Worker: "one", Log: slog.New(slog.NewTextHandler(log, nil))})
 	f.until(first.leading)
 	f.until(f.streamsAreThere)
@@ -214,7 +216,7 @@ func TestLimitsChangeWhileRunning(t *testing.T) {
 	limit(2)
 	f.begin()
 	task := f.claimTask()
-	slice := sliceOf(&task)
+	slice := indextest.SliceOf(task)
 	for i := range 20 {
 		slice.Children = append(slice.Children, backup.Child{Directories: []string{string(rune('a' + i))}})
 	}
@@ -233,7 +235,7 @@ func TestLimitsChangeWhileRunning(t *testing.T) {
 	})
 	settle := func() {
 		t.Helper()
-		f.must(flow.Publish(f.ctx, conn, flow.Slices, sliceOf(<-walking)))
+		f.must(flow.Publish(f.ctx, conn, flow.Slices, indextest.SliceOf(*<-walking)))
 	}
 	handedOut := func(n int) {
 		t.Helper()
@@ -296,7 +298,7 @@ func TestStopFinishesWhatIsInHand(t *testing.T) {
 	}
 	_, stop = f.start(idx, Options{})
 	f.until(f.streamsAreThere)
-	f.must(flow.Publish(f.ctx, conn, flow.Slices, sliceOf(&task)))
+	f.must(flow.Publish(f.ctx, conn, flow.Slices, indextest.SliceOf(task)))
 	<-stopped
 	if got := f.snapshot(snap.ID); got.TasksSettled != 1 {
 		t.Errorf("%d tasks are settled: the result was not applied", got.TasksSettled)
@@ -321,7 +323,7 @@ func TestStopTimeout(t *testing.T) {
 	}}
 	_, stop := f.start(idx, Options{StopTimeout: 50 * time.Millisecond})
 	f.until(f.streamsAreThere)
-	f.must(flow.Publish(f.ctx, conn, flow.Slices, sliceOf(&task)))
+	f.must(flow.Publish(f.ctx, conn, flow.Slices, indextest.SliceOf(task)))
 	<-hangs
 	stop()
 }

@@ -22,15 +22,15 @@ var errLeaseLost = errors.New("another committer commits the snapshot, or it has
 // releaseWithin bounds how long a committer tries to return a lease, possibly while it stops.
 const releaseWithin = 2 * time.Second
 
-// holdLease renews the lease of a commit until release is called. release can return the lease, so
+// keepLease renews the lease of a commit until release is called. release can return the lease, so
 // that another committer need not wait for it to expire. The context is done when the lease is
 // lost.
-func (s *Service) holdLease(ctx context.Context, id backup.SnapshotID) (held context.Context, release func(giveBack bool)) {
-	held, end := context.WithCancelCause(ctx)
+func (s *Service) keepLease(ctx context.Context, id backup.SnapshotID) (leased context.Context, release func(giveBack bool)) {
+	leased, end := context.WithCancelCause(ctx)
 	var renewing sync.WaitGroup
 	renewing.Go(func() {
-		loop.Every(held, s.times.lease/3, func() {
-			mine, err := s.Index.ClaimCommit(held, id, s.holder, s.times.lease)
+		loop.Every(leased, s.times.lease/3, func() {
+			mine, err := s.Index.ClaimCommit(leased, id, s.holder, s.times.lease)
 			switch {
 			case err != nil: // if the lease expires, another committer does the work again
 				s.log.Debug("renewing a commit lease failed, will retry", "snapshot", id.Short(), "error", err)
@@ -39,7 +39,7 @@ func (s *Service) holdLease(ctx context.Context, id backup.SnapshotID) (held con
 			}
 		})
 	})
-	return held, func(giveBack bool) {
+	return leased, func(giveBack bool) {
 		end(nil)
 		renewing.Wait()
 		if !giveBack {

@@ -24,6 +24,7 @@ import (
 type Index interface {
 	index.Committing
 	index.Leading
+	index.Governing
 	index.Succeeding
 
 	Clock(ctx context.Context) (time.Time, error)

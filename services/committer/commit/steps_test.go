@@ -14,6 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/indextest"
 )
 
 // A stepIndex is an index that calls hooks before or after its steps.
@@ -196,15 +197,15 @@ func TestLateResultsChangeNothing(t *testing.T) {
 	defer all.Wait()
 	defer stop()
 
-	wins := sliceOf(&second)
+	wins := indextest.SliceOf(second)
 	wins.Counts.Files, wins.Pages, wins.Children = 1, []backup.PageVersion{pageOf("", "second")}, []backup.Child{{Directories: []string{"left"}}}
 	f.must(flow.Publish(f.ctx, conn, flow.Slices, wins))
-	late := sliceOf(&first)
+	late := indextest.SliceOf(first)
 	late.Counts.Files, late.Pages = 5, []backup.PageVersion{pageOf("", "first")}
 	f.until(func() bool { return f.snapshot(snap.ID).TasksSettled == 1 })
 	f.must(flow.Publish(f.ctx, conn, flow.Slices, late))
 	f.must(flow.Publish(f.ctx, conn, flow.Slices, wins))
-	failed := sliceOf(&first)
+	failed := indextest.SliceOf(first)
 	failed.Failed = "the root is not there"
 	f.must(flow.Publish(f.ctx, conn, flow.Slices, failed))
 
@@ -212,7 +213,7 @@ func TestLateResultsChangeNothing(t *testing.T) {
 	all.Go(func() {
 		conn.ConsumeWalk(ctx, backup.DefaultSite, 1, func(t *backup.WalkTask, d *flow.Delivery) { children <- t; d.Ack() })
 	})
-	last := sliceOf(<-children)
+	last := indextest.SliceOf(*<-children)
 	last.Counts.Files = 1
 	f.must(flow.Publish(f.ctx, conn, flow.Slices, last))
 	if got := f.ended(snap.ID); got.State != backup.Committed || got.Counts.Files != 2 {
@@ -235,7 +236,7 @@ func TestShardThatCannotBeWalkedFails(t *testing.T) {
 	all.Go(func() { s.Run(ctx) })
 	defer all.Wait()
 	defer stop()
-	failed := sliceOf(&task)
+	failed := indextest.SliceOf(task)
 	failed.Failed = "the root is not there"
 	f.until(func() bool { return flow.Publish(f.ctx, conn, flow.Slices, failed) == nil })
 	if id := <-ended; id != snap.ID {

@@ -81,12 +81,9 @@ func passed(q telemetry.Queue, sequence uint64) bool {
 type siteQueue struct{ name, site string }
 
 func queueOf(w *index.Work) siteQueue {
-	q := siteQueue{name: "walk", site: w.Site}
+	q := siteQueue{name: "walk", site: backup.SiteName(w.Site)}
 	if w.Task == 0 {
 		q.name = "read"
-	}
-	if q.site == "" {
-		q.site = backup.DefaultSite
 	}
 	return q
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/indextest"
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
@@ -92,7 +93,7 @@ func TestWorkOfADeadCommitterIsHandedOutSoon(t *testing.T) {
 	f.wantDone(snap.ID, []string{"a", "b"})
 
 	// It was only paused: its worker's result comes late, and changes nothing (I3).
-	slice := sliceOf(&dead)
+	slice := indextest.SliceOf(dead)
 	slice.Counts = backup.Counts{Files: 100}
 	slice.Children = []backup.Child{{Directories: []string{"c"}}}
 	for _, o := range value(f.idx.Apply(f.ctx, []index.Result{{Slice: slice}}))(f) {

@@ -7,8 +7,8 @@
 // per poll. While the last pass was not complete (it failed, the brake has stopped it, or memory did
 // not suffice), another one begins after an interval.
 //
-// Between passes, a pruner sweeps the store for orphans: one section at a time, so that it has seen
-// all of the store after about a day.
+// Between passes, a pruner sweeps the store for orphans, one section at a time: the whole store in
+// about a day.
 package sweep
 
 import (
@@ -48,16 +48,22 @@ type Options struct {
 	Interval  time.Duration // until the next pass after one that was not complete
 	MaxMemory int           // MiB of the marks
 	MaxUnused int           // percent of the stored bytes that may stay unused
-	Poll      time.Duration // interval of the cheap test; 0: 30 s, or Interval if that is shorter
+	Poll      time.Duration // interval between two calls of Look; 0: 30 s, or Interval if that is shorter
 	Log       *slog.Logger
 
 	Metrics *telemetry.Pruner // nil: nothing is measured
 	Health  *health.Process   // nil: health is not reported
 }
 
+// Index is the part of the index that a Sweeper uses.
+type Index interface {
+	prune.Index
+	PruneWork(ctx context.Context) (index.PruneWork, error)
+}
+
 // A Sweeper prunes a repository.
 type Sweeper struct {
-	index  prune.Index
+	index  Index
 	store  store.Store
 	opts   Options
 	holder string
@@ -72,7 +78,7 @@ type Sweeper struct {
 }
 
 // New returns a Sweeper.
-func New(idx prune.Index, s store.Store, o Options) *Sweeper {
+func New(idx Index, s store.Store, o Options) *Sweeper {
 	if o.Interval <= 0 {
 		o.Interval = DefaultInterval
 	}
@@ -109,8 +115,8 @@ func (s *Sweeper) Run(ctx context.Context) {
 	}
 }
 
-// Look makes a pass if there may be something to delete. A pass of another pruner is none of this
-// one: it looks again later.
+// Look makes a pass if there may be something to delete. If another pruner is making a pass, Look
+// returns at once, and the next Look tries again.
 func (s *Sweeper) Look(ctx context.Context) error {
 	work, err := s.index.PruneWork(ctx)
 	if err != nil {
@@ -132,7 +138,7 @@ func (s *Sweeper) Look(ctx context.Context) error {
 			s.opts.Log.Warn("the brake has stopped pruning until operators confirm it (bctl confirm)", "stop", stopped.ID, "bytes", stopped.Bytes, "stored", stopped.OfBytes)
 		}
 	case errors.Is(err, prune.ErrBusy):
-		s.opts.Log.Debug("another pruner runs, will look again")
+		s.opts.Log.Debug("another pruner is making a pass, will try again")
 		s.opts.Metrics.Well(time.Now())
 		return nil
 	case err != nil:

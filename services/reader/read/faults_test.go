@@ -10,6 +10,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/indextest"
 	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/source/treetest"
@@ -173,7 +174,7 @@ func TestCondemnedPackIsNotReliedOn(t *testing.T) {
 	}
 	// The reader still remembers the chunks.
 	msg := f.batchOf("")
-	if err := f.idx.CondemnPacks(f.ctx, first); err != nil {
+	if err := indextest.Condemn(f.ctx, f.idx, first...); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.reader.try(f.ctx, msg); !errors.Is(err, index.ErrCondemned) {

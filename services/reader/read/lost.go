@@ -87,7 +87,7 @@ func (s *Service) missed(pack backup.PackID) {
 	s.packChecks.mu.Unlock()
 	if !known {
 		s.opts.Metrics.LostPack()
-		s.opts.Log.Warn("the store does not have a pack as it was stored; its content is stored again as far as it is read again (bctl doctor says more)",
+		s.opts.Log.Warn("a pack is missing or damaged in the store; backups store its content again if they read it (run bctl doctor)",
 			"pack", pack.String(), "error", l.lost)
 	}
 }
@@ -119,7 +119,7 @@ func (s *Service) checkPack(ctx context.Context, at index.PackPlace) (lost, err 
 		return err, nil
 	}
 	s.warnUnseen.Do(func() {
-		s.opts.Log.Warn("this reader may not see packs: the index is believed without asking the store whether they are there", "error", err)
+		s.opts.Log.Warn("the store does not allow this reader to test whether packs exist: the reader relies on the index", "error", err)
 	})
 	return nil, nil
 }

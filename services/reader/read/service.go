@@ -25,7 +25,10 @@ import (
 // last snapshot's version.
 type Index interface {
 	index.Dedup
-	index.Walking
+	// The pages of the last snapshot, as in index.Walking.
+	Listings(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, pages []backup.PageName) ([][]byte, error)
+	DirectoryByInode(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, inode uint64) (path string, ok bool, err error)
+	PageKeys(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, path string) ([]backup.PageKey, error)
 }
 
 // Options tune a reader; see docs/tuning.md.

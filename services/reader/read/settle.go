@@ -124,7 +124,7 @@ func (b *batch) confirmGone(ctx context.Context, at *pageDir, p *page, name stri
 	if at.proven, err = b.seesBeside(ctx, at, p); at.proven || err != nil {
 		return err
 	}
-	return fmt.Errorf("%q is gone, with all that was beside it, and nothing tells whether its file system is mounted: %w", path, backup.ErrUnavailable)
+	return fmt.Errorf("%q is gone with all other entries of its directory, so its file system may not be mounted: %w", path, backup.ErrUnavailable)
 }
 
 // seesBeside reports whether the directory of a page still has another entry that the walker saw in

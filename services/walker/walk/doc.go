@@ -5,8 +5,8 @@
 // The files follow the data:
 //
 //	service.go      takes tasks, until the walker is stopped
-//	task.go         makes one attempt at a task: opens its tree, and ends its delivery; sets the task
-//	                apart while its filer does not answer
+//	task.go         makes one attempt at a task: opens its tree, and ends its delivery; sets the
+//	                task apart while its filer does not answer
 //	slice.go        walks down from the task's directories within a budget
 //	visit.go        processes one directory, in the steps that the next files have
 //	list.go         lists it: entries that are selected, each with one stat

@@ -69,7 +69,7 @@ func TestMountVanishesInMidWalk(t *testing.T) {
 			f.source.Inject(faultsource.Fault{Call: faultsource.OpenDirectory, Path: test.at, Times: 1, Do: f.unmount})
 			s := f.begin()
 			ends, failed := f.attempt(s, test.directories)
-			if got := failed != ""; got != test.alone || failed != "" && !strings.Contains(failed, `"mnt" is not mounted any more`) {
+			if got := failed != ""; got != test.alone || failed != "" && !strings.Contains(failed, `"mnt" is no longer mounted`) {
 				t.Errorf("the snapshot fails: %q", failed)
 			}
 			if !test.alone && (len(ends) == 0 || slices.ContainsFunc(ends, func(err error) bool { return !source.IsOtherTree(err) })) {

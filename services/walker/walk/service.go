@@ -149,7 +149,7 @@ func (s *Service) Run(ctx context.Context) {
 	abandon()
 	s.watch.Each(func(o stall.Owner) { o.(*inFlight).handBack() })
 	if !endsWithin(ended, grace) {
-		s.opts.Log.Warn("stopped without tasks that wait for their filers", "tasks", s.watch.InProgress())
+		s.opts.Log.Warn("stopped, and left tasks that wait for their filers", "tasks", s.watch.InProgress())
 	}
 }
 

@@ -3,11 +3,11 @@
 //
 //	go run ./internal/retention/testdata/generate -restic /path/to/restic
 //
-// For each time zone it creates a repository whose snapshots are random histories, one per host, and
-// runs "restic forget --dry-run --json" in it for each set of rules. No data is backed up: a
-// snapshot is a small encrypted file, and the command writes these files itself, because thousands of
-// runs of "restic backup" take an hour. It runs for about ten minutes. The histories depend on -seed
-// only.
+// For each time zone it creates a repository whose snapshots are random histories, one per host,
+// and runs "restic forget --dry-run --json" in it for each set of rules. No data is backed up: a
+// snapshot is a small encrypted file, and the command writes these files itself, because thousands
+// of runs of "restic backup" take an hour. It runs for about ten minutes. The histories depend on
+// -seed only.
 package main
 
 import (
