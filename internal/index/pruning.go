@@ -168,12 +168,8 @@ type Pruning interface {
 	Remove(ctx context.Context, id backup.SnapshotID) error
 }
 
-// PruneReports is the part of the index that reports what there may be to prune, and what was
-// freed.
+// PruneReports is the part of the index that reports what was pruned.
 type PruneReports interface {
-	// PruneWork returns the state from which a pruner sees whether a pass may find something to
-	// delete.
-	PruneWork(ctx context.Context) (PruneWork, error)
 	// Prunes returns the prunes of the last 400 days that freed something, and the last one, oldest
 	// first.
 	Prunes(ctx context.Context) ([]Prune, error)

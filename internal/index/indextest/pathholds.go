@@ -65,7 +65,7 @@ func (h *heldHistory) commitRandom() {
 		tree = maps.Clone(h.trees[h.snapshots[n-1].ID])
 	}
 	s := h.begin()
-	result := sliceOf(h.claimTask(s))
+	result := SliceOf(h.claimTask(s))
 	for _, dir := range heldDirectories {
 		if slices.ContainsFunc(result.Removed, func(gone string) bool { return strings.HasPrefix(dir, gone+"/") }) {
 			continue

@@ -41,7 +41,7 @@ type announced struct {
 func announce(c *config.Config, m *monitoring, conn *flow.Conn, idx index.Index, ready *readiness, role flow.Role) *announced {
 	i := flow.Instance{Role: role, Name: workerName(c), Version: version(), Started: m.started}
 	if i.Worker() {
-		i.Site = cmp.Or(c.Worker.Site, backup.DefaultSite)
+		i.Site = backup.SiteName(c.Worker.Site)
 	}
 	return &announced{m: m, conn: conn, index: idx, instance: i, ready: ready, changed: ready.changed}
 }
