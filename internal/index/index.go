@@ -92,6 +92,7 @@ type Index interface {
 	Forgetting
 	Pruning
 	Sweeping
+	Purging
 	Braking
 	// Close closes the connections.
 	Close() error

@@ -32,15 +32,18 @@ func (p *pass) history(ctx context.Context) error {
 		if f.Needed {
 			continue
 		}
-		// The record goes last: while it exists, the snapshot exists.
+		// The valid record goes last: while it exists, the snapshot exists.
 		var names []string
+		for earlier := range f.Amendment {
+			names = append(names, store.AmendedName(f.ID, earlier))
+		}
 		for part := range f.Segment.Parts {
 			names = append(names, store.SegmentName(f.ID, f.Segment.Attempt, part))
 		}
 		if err := p.Store.Delete(ctx, names...); err != nil {
 			return err
 		}
-		if err := p.Store.Delete(ctx, store.CommitName(f.ID)); err != nil {
+		if err := p.Store.Delete(ctx, store.AmendedName(f.ID, f.Amendment)); err != nil {
 			return err
 		}
 		switch err := p.Index.Remove(ctx, f.ID); {

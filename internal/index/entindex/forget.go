@@ -26,6 +26,8 @@ const (
 	actionConfirm  = "confirm"
 	actionReject   = "reject"
 	actionBrake    = "brake"
+	actionPurge    = "purge"
+	actionPurged   = "purged"
 )
 
 // Forget implements index.Forgetting.

@@ -42,7 +42,7 @@ type logJSON struct {
 	Time    *string `json:"time"`
 	By      string  `json:"by"`
 	Login   string  `json:"login"`   // whom the database has authenticated; empty on one machine
-	Action  string  `json:"action"`  // forget, hold, release, retire, mark-bad, mark-good, stop, confirm, reject or brake
+	Action  string  `json:"action"`  // forget, hold, release, retire, mark-bad, mark-good, stop, confirm, reject, brake, purge or purged
 	Subject string  `json:"subject"` // such as a snapshot's id
 	Reason  string  `json:"reason"`
 }
