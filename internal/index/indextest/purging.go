@@ -240,8 +240,15 @@ func (f *fixture) purgeHistory(r *rand.Rand, since bool) {
 	}
 	did, err := f.x.BeginPurge(f.ctx, p, false)
 	f.must(err)
-	if fmt.Sprint(would.Snapshots, would.Total) != fmt.Sprint(did.Snapshots, did.Total) {
-		f.Fatalf("it would remove %+v, and removes %+v", would, did)
+	removed := func(p index.Purged) (all []string) { // random keys of pages differ
+		for i := range p.Snapshots {
+			s := &p.Snapshots[i]
+			all = append(all, fmt.Sprint(s.ID, s.Files, s.Directories, s.Bytes))
+		}
+		return append(all, fmt.Sprint(p.Total, p.Versions, p.Chunks))
+	}
+	if !slices.Equal(removed(would), removed(did)) {
+		f.Fatalf("it would remove %q, and removes %q", removed(would), removed(did))
 	}
 	for i, s := range snapshots {
 		if i == 1 || i == 4 {
