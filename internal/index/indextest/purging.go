@@ -584,3 +584,84 @@ func testMoveNew(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("chunk 4 has %d places", len(copies[0]))
 	}
 }
+
+// The versions of a page are patches of others again after a purge, and none of what has the name.
+func testPurgePatches(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	var snapshots []backup.Snapshot
+	var versions []backup.PageVersion
+	for n := range 6 {
+		page := pageOfFiles("d", n+1, n*3)
+		pages := []backup.PageVersion{page}
+		if n == 0 {
+			pages = append([]backup.PageVersion{directoryPage("", "d")}, pages...)
+		}
+		s := f.commitRecorded(pages...)
+		snapshots, versions = append(snapshots, s), append(versions, page)
+	}
+	f.wantRows(patches, 5)
+	before := f.storedBytes()
+	for _, p := range []struct {
+		path string
+		from int
+	}{{"d/file 050", 3}, {"d/file 060", 0}} {
+		purge := index.Purge{ID: backup.NewPackID(), Shard: f.shard.ID, Path: p.path, By: "operator", Reason: "request 1"}
+		if p.from > 0 {
+			// All snapshots of this suite start at the same time: that of the first is set back.
+			for i, s := range snapshots {
+				f.exec(f.at("UPDATE snapshots SET started = $1 WHERE id = $2"), f.now.Add(time.Duration(i)*time.Hour), s.ID.String())
+			}
+			purge.Since = f.now.Add(time.Duration(p.from) * time.Hour)
+		}
+		_, err := f.x.BeginPurge(f.ctx, purge, false)
+		f.must(err)
+		f.must(f.x.EndPurge(f.ctx, purge.ID, "done"))
+		name := strings.TrimPrefix(p.path, "d/")
+		for i := range versions {
+			if i >= p.from {
+				versions[i] = withoutEntry(versions[i], name)
+			}
+			f.wantPage(snapshots[i], versions[i])
+		}
+	}
+	f.wantNothingOf("file 060")
+	var n int
+	f.must(f.db.SQL.QueryRowContext(f.ctx, "SELECT count(*) FROM "+patches).Scan(&n))
+	if n < 4 || f.storedBytes() > before+before/4 {
+		t.Fatalf("%d patches, %d bytes; %d before", n, f.storedBytes(), before)
+	}
+	// The next version is a patch, too.
+	next := pageOfFiles("d", 7, 99)
+	f.wantPage(f.commitPages(next), next)
+}
+
+// at returns a statement whose parameter 2 is an id.
+func (f *fixture) at(statement string) string {
+	if f.db.UUIDs {
+		return strings.Replace(statement, "$2", "$2::uuid", 1)
+	}
+	return strings.Replace(statement, "id = $2", "replace(id, '-', '') = $2", 1)
+}
+
+// directoryPage returns the page of a directory with one subdirectory.
+func directoryPage(path, name string) backup.PageVersion {
+	data, err := listing.Encode(nil, &backup.Page{Path: path, Self: &backup.Entry{Kind: backup.Directory}, Entries: []backup.Entry{{Name: name, Kind: backup.Directory}}})
+	if err != nil {
+		panic(err) // a mistake in a test of this package
+	}
+	return backup.PageVersion{Path: path, Fingerprint: backup.Fingerprint{9}, Inode: 1, Listing: data}
+}
+
+// withoutEntry returns a page as a purge leaves it.
+func withoutEntry(v backup.PageVersion, name string) backup.PageVersion {
+	page, err := listing.Decode(v.Listing)
+	if err != nil {
+		panic(err) // a mistake in a test of this package
+	}
+	page.Entries = slices.DeleteFunc(page.Entries, func(e backup.Entry) bool { return e.Name == name })
+	if v.Listing, err = listing.Encode(nil, &page); err != nil {
+		panic(err)
+	}
+	v.Fingerprint = backup.Fingerprint{}
+	return v
+}

@@ -120,6 +120,7 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"Remove", testRemove},
 		{"Purge", testPurge},
 		{"PurgeRefused", testPurgeRefused},
+		{"PurgePatches", testPurgePatches},
 		{"PurgeProblems", testPurgeProblems},
 		{"Recognize", testRecognize},
 		{"NextSection", testNextSection},
