@@ -106,6 +106,9 @@ func OpenAmended(data []byte, id backup.SnapshotID, amendment int, trust Trust) 
 	if err != nil {
 		return Commit{}, nil, err
 	}
+	if amendment == 0 && c.Version != version {
+		return Commit{}, nil, fmt.Errorf("%s: version %d of a record that is no amendment: %w", name, c.Version, backup.ErrInvalid)
+	}
 	if c.Amendment != amendment || (c.Version == amendedVersion) != (amendment > 0) {
 		return Commit{}, nil, fmt.Errorf("%s: its header gives amendment %d, version %d: %w", name, c.Amendment, c.Version, backup.ErrCorrupt)
 	}

@@ -53,7 +53,7 @@ func ParseCommitName(name string) (snapshot backup.SnapshotID, amendment int, ok
 	if err == nil && amended {
 		amendment, err = strconv.Atoi(digits)
 	}
-	return snapshot, amendment, err == nil && name == AmendedName(snapshot, amendment)
+	return snapshot, amendment, err == nil && amendment >= 0 && name == AmendedName(snapshot, amendment)
 }
 
 // SegmentsOf is the beginning of the names of all segments of a snapshot.

@@ -361,7 +361,7 @@ func (c *purgeCommand) options(p index.Purge) (o embedded.PurgeOptions, err erro
 	switch {
 	case err == nil:
 		o.Opener, o.Hasher = opener, chunk.NewHasher(dedup)
-	case errors.Is(err, backup.ErrWrongKey):
+	case a.cfg.Identity != "":
 		return o, err
 	default:
 		a.note("no identity: %v", err)
