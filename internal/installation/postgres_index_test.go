@@ -105,6 +105,7 @@ type byRoles struct {
 	index.Forgetting
 	index.Pruning
 	index.Sweeping
+	index.Purging               // by the admin: no role purges
 	committer, operator, pruner *pgindex.Index
 	all                         []*pgindex.Index
 	user                        func(name string) *pgindex.Index // an operator with a name of its own
@@ -122,7 +123,7 @@ func openByRoles(t testing.TB, p *Plan, dsn string) *byRoles {
 	}
 	admin, committer, walker, reader, operator, pruner := open(Admin), open(Committer), open(Walker), open(Reader), open(Operator), open(Pruner)
 	return &byRoles{
-		admin, operator, walker, reader, committer, operator, pruner, pruner, committer, operator, pruner,
+		admin, operator, walker, reader, committer, operator, pruner, pruner, admin, committer, operator, pruner,
 		[]*pgindex.Index{admin, committer, walker, reader, operator, pruner},
 		func(name string) *pgindex.Index { return openAs(t, p, dsn, name) },
 	}

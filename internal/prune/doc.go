@@ -1,6 +1,6 @@
 // Package prune deletes what no snapshot needs: versions of pages, packs, and the journals of
-// forgotten snapshots. Backups and restores go on meanwhile. It needs no lock, no clock and no
-// identity (I6, I15).
+// forgotten snapshots. Backups and restores go on meanwhile. It needs no lock, no clock and, except
+// for Purge, no identity (I6, I15).
 //
 // # Order
 //
@@ -24,6 +24,10 @@
 //
 // Then Run also sweeps the store, if that was asked for (sweep.go). The service sweeps a section of it
 // at a time, between passes, with Sweep.
+//
+// Purge deletes the chunks of a path that was removed from all snapshots (purge.go). Its order is that
+// of step 7, but it opens packs with an identity, seals what is needed again, and leaves nothing of
+// the old pack. It is the only part that needs a key.
 //
 // A pass that ends early leaves condemned packs or rows of deleted ones. The next pass starts with
 // these. Two passes at the same time are prevented by the term of a leader, which is checked in the

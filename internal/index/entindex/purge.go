@@ -227,7 +227,7 @@ func (s *purgedSnapshot) count(e *backup.Entry) {
 
 const (
 	problemsSince = `
-SELECT p.id, p.path, p.error, s.number FROM problems p JOIN snapshots s ON s.id = p.snapshot_id
+SELECT p.id, p.path, s.number FROM problems p JOIN snapshots s ON s.id = p.snapshot_id
 WHERE s.shard_id = $1 AND s.number >= $2 ORDER BY p.id`
 	deleteProblem = `DELETE FROM problems WHERE {id in $1}`
 )
@@ -242,11 +242,10 @@ func (g *purging) problems(ctx context.Context) error {
 	err := g.tx.Each(ctx, problemsSince, []any{g.of.ID, int64(g.from)}, func(scan func(...any) error) error {
 		var id, number int64
 		var path []byte
-		var text string
-		if err := scan(&id, &path, &text, &number); err != nil {
+		if err := scan(&id, &path, &number); err != nil {
 			return err
 		}
-		if isBelow(string(path), g.p.Path) || strings.Contains(text, g.p.Path) {
+		if isBelow(string(path), g.p.Path) {
 			gone = append(gone, id)
 			byNumber[number].errors++
 			byNumber[number].changed = true

@@ -86,8 +86,7 @@ func (x *Index) PurgeRemains(ctx context.Context, id backup.PackID) (remains int
 		return tx.Each(ctx, problemsSince, []any{int64(g.p.Shard), int64(g.from)}, func(scan func(...any) error) error {
 			var row, number int64
 			var of []byte
-			var text string
-			err := scan(&row, &of, &text, &number)
+			err := scan(&row, &of, &number)
 			if err == nil && isBelow(string(of), g.p.Path) {
 				remains++
 			}

@@ -206,9 +206,12 @@ func TestPurge(t *testing.T) {
 // A purge whose process is killed at any write to the store, before the write or after it, goes on.
 // Whatever has happened, all other files can be restored.
 func TestPurgeIsKilledAtEachWrite(t *testing.T) {
-	all := newPurgeWorld(t)
+	all, step := newPurgeWorld(t), 1
+	if testing.Short() {
+		step = 5
+	}
 	for _, applied := range []bool{false, true} {
-		for at := 1; ; at++ {
+		for at := 1; ; at += step {
 			w := all.copied(t)
 			w.begin()
 			killed := &killedStore{Store: w.Store, at: at, applied: applied}
