@@ -49,6 +49,9 @@ type Purging interface {
 	// Difference yields what a committed snapshot changed since base, an earlier one of the shard that
 	// is needed too: the pages that it added, then those that it ended, each by path key.
 	Difference(ctx context.Context, id, base backup.SnapshotID) iter.Seq2[Change, error]
+	// MarkStale makes the records of all committed snapshots in Journals stale, so that they are written
+	// again, each based on the one before it.
+	MarkStale(ctx context.Context, shard backup.ShardID) error
 	// Amend notes that the store has an amended record of a snapshot, and the segment that this names.
 	// The record is no longer stale.
 	Amend(ctx context.Context, a Amendment) error

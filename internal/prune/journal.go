@@ -9,6 +9,15 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
+// RemoveForgotten removes the forgotten snapshots through which no chain of segments of a needed one
+// goes, with their journals, and returns their number. It fails with ErrBusy while another process
+// prunes.
+func RemoveForgotten(ctx context.Context, o Options) (int, error) {
+	p := &pass{Options: o}
+	err := p.lead(ctx, p.history)
+	return p.result.Snapshots, err
+}
+
 // history deletes the versions of pages that nothing needs, and the forgotten snapshots through
 // which no chain of segments of a needed one goes, with their journals.
 func (p *pass) history(ctx context.Context) error {

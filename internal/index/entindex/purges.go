@@ -221,6 +221,25 @@ func (x *Index) Difference(ctx context.Context, id, base backup.SnapshotID) iter
 	}
 }
 
+// MarkStale implements index.Purging.
+func (x *Index) MarkStale(ctx context.Context, shard backup.ShardID) error {
+	journals, err := x.Journals(ctx, shard)
+	if err != nil {
+		return err
+	}
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		for i := range journals {
+			if journals[i].State != backup.Committed {
+				continue
+			}
+			if err := tx.exec(ctx, markStale, uuid.UUID(journals[i].ID)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 const putAmendment = `
 INSERT INTO amendments (snapshot, sequence, base, stale) VALUES ($1, $2, $3, false)
 ON CONFLICT (snapshot) DO UPDATE SET sequence = excluded.sequence, base = excluded.base, stale = false`

@@ -8,12 +8,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/prune"
-	"github.com/bctl/bctl/internal/store"
 )
 
 // PurgeOptions are the settings of a Purge.
@@ -67,7 +65,8 @@ func Purge(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
 	if err := copied(ctx); err != nil {
 		return proof, err
 	}
-	a := amending{o: &o}
+	o.step("writing the records of snapshots again")
+	a := amending{index: o.Index, store: o.Store, keys: o.Keys, shard: o.Purge.Shard}
 	if err := a.run(ctx); err != nil {
 		return proof, err
 	}
@@ -76,7 +75,7 @@ func Purge(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
 	if proof.Purged, err = prune.Purge(ctx, o.PurgeOptions); err != nil || proof.Left > 0 {
 		return proof, err
 	}
-	if err := a.prove(ctx, &proof); err != nil {
+	if err := (&proving{&a, &o}).prove(ctx, &proof); err != nil {
 		return proof, err
 	}
 	if proof.Places > 0 || proof.Present > 0 || proof.Rows > 0 || proof.Journal > 0 {
@@ -111,123 +110,4 @@ func (o *PurgeOptions) end(ctx context.Context, proof *PurgeProof) (err error) {
 	}
 	proof.Complete = true
 	return copyNow(ctx, o.Index, o.Store, o.Keys)
-}
-
-// An amending writes the journal of a shard again.
-type amending struct {
-	o       *PurgeOptions
-	amended int
-}
-
-// run amends the stale records, from the first on: each segment has what its snapshot changed since
-// the kept one before it, and the first is a checkpoint. So nothing of a forgotten snapshot is
-// needed. Then it deletes what the amended records have replaced.
-func (a *amending) run(ctx context.Context) error {
-	a.o.step("writing the records of snapshots again")
-	journals, err := a.o.Index.Journals(ctx, a.o.Purge.Shard)
-	if err != nil {
-		return err
-	}
-	var base *backup.Snapshot
-	for i := range journals {
-		j := &journals[i]
-		snap, err := a.o.Index.Snapshot(ctx, j.ID)
-		if err != nil {
-			return err
-		}
-		snap.State = j.State // that of a forgotten one is another
-		if j.Stale {
-			if err := a.amend(ctx, &snap, base, j); err != nil {
-				return fmt.Errorf("write the record of snapshot %s again: %w", j.ID.Short(), err)
-			}
-			a.amended++
-		}
-		if j.State == backup.Committed {
-			base = &snap
-		}
-	}
-	for i := range journals {
-		if j := &journals[i]; j.Sequence > 0 {
-			if err := a.clean(ctx, j); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// amend writes a new segment and an amended record of a snapshot. j is updated. The segment is durable
-// before the record names it, and both are before the index does.
-func (a *amending) amend(ctx context.Context, snap, base *backup.Snapshot, j *index.SnapshotJournal) error {
-	o := a.o
-	amendment := index.Amendment{ID: snap.ID, Sequence: j.Sequence + 1}
-	if snap.State == backup.Committed {
-		put := func(name string, data []byte) error { return o.Store.Put(ctx, name, data) }
-		changes, before := o.Index.AllPages(ctx, snap.ID), backup.PageSet{}
-		if base != nil {
-			amendment.Base = base.ID
-			changes, before = o.Index.Difference(ctx, snap.ID, base.ID), base.Pages
-		}
-		segment, err := journal.WriteSegment(o.Keys, snap, base == nil, before, changes, put)
-		if err != nil {
-			return err
-		}
-		if segment.Content != snap.Pages {
-			return fmt.Errorf("the index has %d of its %d pages, or other ones (bctl doctor says more): %w", segment.Content.Pages, snap.Pages.Pages, backup.ErrCorrupt)
-		}
-		amendment.Segment = backup.Segment{Attempt: segment.Attempt, Parts: segment.Parts, Checkpoint: segment.Checkpoint, Bytes: segment.Bytes}
-		if segment.Parts == 0 {
-			amendment.Segment = backup.Segment{}
-		}
-		snap.Segment = amendment.Segment
-	} else {
-		base = nil
-	}
-	for err := backup.ErrExists; errors.Is(err, backup.ErrExists); { // a killed process has put one
-		record := journal.NewCommit(snap, snap.Ended)
-		record.Amend(amendment.Sequence, base)
-		data, encodeErr := journal.EncodeCommit(o.Keys, snap.ID, record, o.Index.Problems(ctx, snap.ID))
-		if encodeErr != nil {
-			return encodeErr
-		}
-		if err = o.Store.PutNew(ctx, store.AmendedName(snap.ID, amendment.Sequence), data); errors.Is(err, backup.ErrExists) {
-			amendment.Sequence++
-		} else if err != nil {
-			return err
-		}
-	}
-	if err := o.Index.Amend(ctx, amendment); err != nil {
-		return err
-	}
-	j.Sequence, j.Base, j.Segment, j.Stale = amendment.Sequence, amendment.Base, amendment.Segment, false
-	return nil
-}
-
-// clean deletes the records and segments that the valid record of a snapshot has replaced, and what
-// killed processes have left of others.
-func (a *amending) clean(ctx context.Context, j *index.SnapshotJournal) error {
-	names, err := a.replaced(ctx, j)
-	if err != nil || len(names) == 0 {
-		return err
-	}
-	return a.o.Store.Delete(ctx, names...)
-}
-
-// replaced returns the objects of a snapshot's journal that its valid record does not name.
-func (a *amending) replaced(ctx context.Context, j *index.SnapshotJournal) (names []string, err error) {
-	valid := map[string]bool{store.AmendedName(j.ID, j.Sequence): true}
-	for part := range j.Segment.Parts {
-		valid[store.SegmentName(j.ID, j.Segment.Attempt, part)] = true
-	}
-	for _, prefix := range []string{store.SegmentsOf(j.ID), store.CommitName(j.ID)} {
-		for object, err := range a.o.Store.List(ctx, prefix) {
-			if err != nil {
-				return nil, err
-			}
-			if !valid[object.Name] {
-				names = append(names, object.Name)
-			}
-		}
-	}
-	return names, nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/source/treetest"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/dirstore"
@@ -279,5 +280,53 @@ func readInto(path string) func(io.Reader, int64) error {
 			return err
 		}
 		return os.WriteFile(path, data, 0o600)
+	}
+}
+
+// Most snapshots are forgotten: a prune writes the journal of the rest again, and removes theirs.
+func TestJournalsAreRebased(t *testing.T) {
+	w := &purgeWorld{machine: newMachine(t)}
+	for n := range 14 {
+		w.must(os.MkdirAll(filepath.Join(w.tree, fmt.Sprint("d", n%3)), 0o700))
+		w.must(os.WriteFile(filepath.Join(w.tree, fmt.Sprint("d", n%3), fmt.Sprint(n)), []byte(fmt.Sprint("file ", n)), 0o600))
+		s, err := w.backup(t.Context())
+		w.must(err)
+		w.snapshots = append(w.snapshots, s)
+	}
+	kept := map[int]bool{0: true, 6: true, 13: true}
+	for i := range w.snapshots {
+		if !kept[i] {
+			w.must(w.index.Forget(t.Context(), w.snapshots[i].ID, "tester", "no longer wanted"))
+		}
+	}
+	o := prune.Options{Store: w.Store, Log: slog.New(slog.DiscardHandler), Holder: "tester", MaxUnused: 1}
+	r, err := embedded.Prune(t.Context(), w.index, w.Keys, w.LockDir, o)
+	w.must(err)
+	if r.Snapshots != 11 {
+		t.Errorf("%d snapshots removed", r.Snapshots)
+	}
+	w.wantJournal("pruned")
+	journals, err := w.index.Journals(t.Context(), w.shard.ID)
+	w.must(err)
+	if len(journals) != 3 || !journals[0].Segment.Checkpoint || journals[1].Base != w.snapshots[0].ID || journals[2].Base != w.snapshots[6].ID {
+		t.Errorf("%+v", journals)
+	}
+	for i := range w.snapshots {
+		if kept[i] {
+			now, err := w.index.Snapshot(t.Context(), w.snapshots[i].ID)
+			w.must(err)
+			if now.Pages != w.snapshots[i].Pages {
+				t.Errorf("number %d has other pages", now.Number)
+			}
+		}
+	}
+	w.wantRestored(&w.snapshots[13])
+	// Nothing to do again, and the next backup continues.
+	again, err := embedded.Prune(t.Context(), w.index, w.Keys, w.LockDir, o)
+	w.must(err)
+	s, err := w.backup(t.Context())
+	w.must(err)
+	if again.Snapshots != 0 || s.Segment.Parts != 0 && s.Segment.Checkpoint || s.BaseID != w.snapshots[13].ID {
+		t.Errorf("%+v, %+v", again, s.Segment)
 	}
 }

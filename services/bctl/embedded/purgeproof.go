@@ -14,18 +14,24 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
+// A proving looks for what a purge has left.
+type proving struct {
+	*amending
+	o *PurgeOptions
+}
+
 // prove counts the rows and the objects of the journal that have the path of the purge. Without an
 // identity, it reads no object: all of them were written after the rows were gone.
-func (a *amending) prove(ctx context.Context, proof *PurgeProof) (err error) {
+func (a *proving) prove(ctx context.Context, proof *PurgeProof) (err error) {
 	p := &a.o.Purge
 	if p.Path == "" { // an earlier run has proved it
 		return nil
 	}
 	a.o.step("looking for the name")
-	if proof.Rows, err = a.o.Index.PurgeRemains(ctx, p.ID); err != nil {
+	if proof.Rows, err = a.index.PurgeRemains(ctx, p.ID); err != nil {
 		return err
 	}
-	journals, err := a.o.Index.Journals(ctx, p.Shard)
+	journals, err := a.index.Journals(ctx, p.Shard)
 	if err != nil {
 		return err
 	}
@@ -38,13 +44,13 @@ func (a *amending) prove(ctx context.Context, proof *PurgeProof) (err error) {
 		if j.Number < p.From {
 			continue
 		}
-		r := journalProof{amending: a, j: j, base: numbers[j.Base], proof: proof}
+		r := journalProof{proving: a, j: j, base: numbers[j.Base], proof: proof}
 		if err := r.run(ctx); err != nil {
 			return err
 		}
 	}
 	// A forgotten snapshot of which the store still has a journal.
-	forgotten, err := a.o.Index.Forgotten(ctx)
+	forgotten, err := a.index.Forgotten(ctx)
 	for _, f := range forgotten {
 		if _, kept := numbers[f.ID]; f.Shard == p.Shard && f.Number >= p.From && !kept {
 			proof.Journal++
@@ -55,7 +61,7 @@ func (a *amending) prove(ctx context.Context, proof *PurgeProof) (err error) {
 
 // A journalProof looks for the path in the journal of one snapshot.
 type journalProof struct {
-	*amending
+	*proving
 	j     *index.SnapshotJournal
 	base  backup.SnapshotNumber
 	proof *PurgeProof
