@@ -30,7 +30,7 @@ func (r *rebuild) settleAmended(ctx context.Context, i *sqliteindex.Index) error
 		}
 	}
 	if r.amended = len(amended); r.amended > 0 {
-		r.app.note("the index is older than a purge, and has again the names that were removed from %s: run bctl purge again", counted(r.amended, "snapshot"))
+		r.app.note("the index is older than the records of %s. If a purge has amended them, the index has the removed names again: run bctl purge again", counted(r.amended, "snapshot"))
 	}
 	return nil
 }
