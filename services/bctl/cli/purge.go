@@ -54,11 +54,11 @@ func newPurge(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "purge --path PATH --reason TEXT",
 		Short: "Remove a file or directory from all snapshots",
-		Long: `Removes a file, or a directory with all that is below it, from the snapshots that
-have it: name, attributes and content. All other files stay as they are. PATH is
-a path within a shard, or as it is on the filer. All shards that have it are
-changed, or those that --filer and --shard select; with --since, only snapshots
-that started then or later.
+		Long: `Removes a file, or a directory with all that is below it, from the snapshots
+that have it: name, attributes and content. All other files stay as they are.
+PATH is a path within a shard, or as it is on the filer. All shards that have it
+are changed, or those that --filer and --shard select; with --since, only
+snapshots that started then or later.
 
 Content that other files share stays. The rest is deleted from the index and the
 store. A pack that also has content of other files is opened, and what is needed
