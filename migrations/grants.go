@@ -68,6 +68,9 @@ var Privileges = []Privilege{
 		"interrupted_pages", "packs", "chunks", "chunk_copies", "chunk_lists", "problems", "readings", "removed_snapshots"), nil},
 	{"pruner", may("DELETE"), in("snapshots", "pages", "interrupted_pages", "packs", "chunks", "chunk_copies", "chunk_lists", "problems", "readings"), nil},
 	{"pruner", may("INSERT"), in("removed_snapshots"), nil},
+	// The records of snapshots may have been amended.
+	{"pruner", may("SELECT", "DELETE"), in("amendments"), nil},
+	{"operator", may("SELECT"), in("amendments"), nil},
 	{"pruner", may("SELECT", "INSERT", "DELETE"), in("prunes"), nil}, // what it has freed
 	// A pack that is moved has a new row, and its chunks get that place.
 	{"pruner", may("INSERT"), in("packs"), nil},

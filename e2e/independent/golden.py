@@ -154,10 +154,10 @@ class Keys(unittest.TestCase):
 class Golden:
     """A store of the golden objects of the journal."""
 
-    def __init__(self, record):
+    def __init__(self, record, amendment=0):
         self.repository, self.signer = committer("journal")
         self.identities = age.parse_identities(identity("journal"))
-        self.files = {"commits/ab" + "00" * 15: record}
+        self.files = {journal.commit_name("ab" + "00" * 15, amendment): record}
         for part in range(2):
             self.files[f"segments/ab{'00' * 15}/010203{'00' * 13}-{part:06d}"] = f"segment-{part:06d}"
         self.files[f"segments/ab{'00' * 15}/040506{'00' * 13}-000000"] = "checkpoint"
@@ -174,6 +174,14 @@ class Journal(unittest.TestCase):
         self.assertEqual((c.segment["parts"], c.counts["torn"], c.counts["commit_seconds"]), (2, 11, 7.5))
         self.assertEqual([p.get("path_b64") for p in c.problems], ["Y2Fm6S9sb2NrZWQ=", None, None])
         self.assertEqual(journal.Commit(Golden("failed"), "ab" + "00" * 15).state, "failed")
+
+    def test_amendments(self):
+        c = journal.Commit(Golden("amended", 3), "ab" + "00" * 15, 3)
+        self.assertEqual((c.state, c.snapshot["number"], c.base["number"], c.segment["parts"]), ("committed", 7, 4, 2))
+        self.assertNotEqual(c.base, c.snapshot["base"])
+        for record, amendment in (("amended", 2), ("amended", 0), ("committed", 1)):
+            with self.assertRaises(keys.Damaged):
+                journal.Commit(Golden(record, amendment), "ab" + "00" * 15, amendment)
 
     def test_segments(self):
         for attempt, parts, base, checkpoint in (("010203", 2, True, False), ("040506", 1, False, True)):

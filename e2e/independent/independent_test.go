@@ -168,6 +168,16 @@ func TestRestoreFromDocumentation(t *testing.T) {
 		check(t, m.store.Delete(t.Context(), store.CommitName(s.ID)))
 	}
 	m.restored(fourth, tree)
+
+	// Amended records: the one of the greatest amendment is valid, and says on what its segment is based.
+	wrong := *third
+	wrong.Segment.Parts = 7
+	m.amend(&wrong, nil, 1)
+	m.amend(third, nil, 2)
+	m.amend(fourth, third, 1)
+	check(t, m.store.Delete(t.Context(), store.CommitName(fourth.ID)))
+	m.restored(fourth, tree)
+	m.restored(third, tree)
 }
 
 // A restore reports each flaw of a snapshot, and restores everything else.

@@ -38,14 +38,22 @@ def check_content(content, what):
     return content["pages"], content["sum"]
 
 
-class Commit:
-    """A commit record."""
+def commit_name(snapshot, amendment):
+    return f"commits/{snapshot}-{amendment:06d}" if amendment else f"commits/{snapshot}"
 
-    def __init__(self, store, snapshot):
-        name = f"commits/{snapshot}"
+
+class Commit:
+    """A commit record. The valid one of several is that of the greatest amendment."""
+
+    def __init__(self, store, snapshot, amendment=0):
+        name = commit_name(snapshot, amendment)
         pack = Pack(store.read(name), name, store.repository, store.identities, KIND_COMMIT, bytes.fromhex(snapshot), name, store.signer)
-        h = header(pack, name)
+        h = header(pack, name, (2,) if amendment else (1,))
         check_snapshot(h["snapshot"], snapshot, name)
+        if h.get("amendment", 0) != amendment:
+            raise Damaged(f"{name}: amendment {h.get('amendment')!r}")
+        # The snapshot on which the segment is based.
+        self.base = h.get("based_on") if amendment else h["snapshot"].get("base")
         self.id, self.snapshot, self.state = snapshot, h["snapshot"], h["state"]
         self.segment, self.content, self.counts = h.get("segment"), None, h["counts"]
         self.started, self.reason = h["snapshot"]["started"], h.get("reason", "")
@@ -56,6 +64,10 @@ class Commit:
             g = self.segment
             if g is not None and not (is_id(g["attempt"]) and g["parts"] >= 1):
                 raise Damaged(f"{name}: segment {g!r}")
+            if amendment and (self.base is None) != (g is not None and g["checkpoint"]):
+                raise Damaged(f"{name}: based on {self.base!r}, segment {g!r}")
+        if self.base is not None and not (is_id(self.base.get("id")) and 0 < self.base["number"] < h["snapshot"]["number"]):
+            raise Damaged(f"{name}: base {self.base!r}")
         self.problems = []
         for n in range(1, len(pack.frames)):
             for line in pack.read(n).decode("utf-8").split("\n")[:-1]:
@@ -146,10 +158,10 @@ def pages_of(store, commit):
         c = chain[-1]
         if c.state != "committed":
             raise Damaged(f"snapshot {c.id} was not committed")
-        base = c.snapshot.get("base")
+        base = c.base
         if base is None or c.segment is not None and c.segment["checkpoint"]:
             break
-        before = Commit(store, base["id"])
+        before = store.commit(base["id"])
         if before.snapshot["number"] != base["number"] or before.snapshot["shard_key"] != c.snapshot["shard_key"]:
             raise Damaged(f"snapshot {c.id} is based on {base!r}, which is another's")
         chain.append(before)

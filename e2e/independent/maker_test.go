@@ -358,6 +358,16 @@ func (m *maker) record(s *backup.Snapshot) {
 	check(m.t, m.store.Put(m.t.Context(), store.CommitName(s.ID), data))
 }
 
+// amend replaces the records of a snapshot by an amended one. base is the snapshot on which its segment
+// is based, or nil.
+func (m *maker) amend(s, base *backup.Snapshot, amendment int) {
+	record := journal.NewCommit(s, time.Now())
+	record.Amend(amendment, base)
+	data, err := journal.EncodeCommit(m.keys, s.ID, record, func(func(backup.Problem, error) bool) {})
+	check(m.t, err)
+	check(m.t, m.store.Put(m.t.Context(), store.AmendedName(s.ID, amendment), data))
+}
+
 // thin replaces each pack object by one of two packs in a row: the pack without
 // the frames that the second has a copy of, and that copy.
 func (m *maker) thin(s *backup.Snapshot) {

@@ -48,12 +48,26 @@ class Store:
             for name in sorted(files):
                 yield os.path.relpath(os.path.join(directory, name), self.path)
 
-    def commits(self):
-        """All commit records that can be read, the oldest snapshot first."""
-        found = []
+    def amendments(self):
+        """The greatest amendment of each snapshot that has a record."""
+        newest = {}
         for name in self.names("commits"):
+            snapshot, _, digits = name.removeprefix("commits/").partition("-")
+            amendment = int(digits) if digits.isdecimal() else 0
+            if name == journal.commit_name(snapshot, amendment):
+                newest[snapshot] = max(newest.get(snapshot, 0), amendment)
+        return newest
+
+    def commit(self, snapshot):
+        """The valid record of a snapshot."""
+        return journal.Commit(self, snapshot, self.amendments().get(snapshot, 0))
+
+    def commits(self):
+        """All valid commit records that can be read, the oldest snapshot first."""
+        found = []
+        for snapshot, amendment in self.amendments().items():
             try:
-                found.append(journal.Commit(self, name.removeprefix("commits/")))
+                found.append(journal.Commit(self, snapshot, amendment))
             except Damaged as e:
                 self.report(str(e))
         return sorted(found, key=lambda c: (c.snapshot["shard_key"], c.snapshot["number"]))

@@ -94,6 +94,7 @@ type Index interface {
 	Pruning
 	PruneReports
 	Sweeping
+	Purging
 	Braking
 	// Close closes the connections.
 	Close() error

@@ -74,7 +74,7 @@ type LogEntry struct {
 	By    string
 	Login string // the user of the database, by certificate if there is one; empty in SQLite
 	// Action is forget, hold, release, checked, retire, mark-bad, mark-good, policy, stop, confirm,
-	// reject or brake.
+	// reject, brake, purge or purged.
 	Action  string
 	Subject string // such as a snapshot's id
 	Reason  string
@@ -241,7 +241,20 @@ type PackFrames struct {
 type Move struct {
 	Plan   int64 // the row that Plan returned
 	Copies []PackCopy
-	Dead   []int64 // rows of packs without a needed frame
+	// Dead are the rows of packs without a needed frame, and of those whose needed chunks New has.
+	Dead []int64
+	// New are packs in the object that were sealed anew.
+	New []NewPack
+}
+
+// A NewPack is a pack whose chunks were in packs that are Dead.
+type NewPack struct {
+	Pack       backup.PackID // the id of the row
+	Sealed     backup.PackID // the id in the header
+	Offset     int64         // in the object
+	Bytes      int64
+	FrameBytes []uint32
+	Chunks     []backup.ChunkPlace
 }
 
 // A PackCopy is the copy of a pack in a new object.
@@ -271,6 +284,8 @@ type Forgotten struct {
 	Shard   backup.ShardID
 	Number  backup.SnapshotNumber
 	Segment backup.Segment
+	// Amendment is the sequence of the valid record; 0: it is the one that was written after the commit.
+	Amendment int
 	// Needed reports that the snapshot is the base of the next or of a running one, or that the
 	// chain of segments of a kept snapshot contains its segment.
 	Needed bool

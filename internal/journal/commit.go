@@ -17,7 +17,7 @@ import (
 // A Commit is the record of how a snapshot ended. It is written after the commit point: if a
 // snapshot has no record, it was not committed, or its record is not written yet.
 type Commit struct {
-	Version  int          `json:"version"`
+	Version  int          `json:"version"`          // 1, or 2: it is an amendment
 	State    backup.State `json:"state"`            // committed or failed
 	Reason   string       `json:"reason,omitempty"` // the reason of the failure
 	Ended    time.Time    `json:"ended"`
@@ -27,6 +27,11 @@ type Commit struct {
 	// Content is the digest of a committed snapshot's pages.
 	Content *Digest       `json:"content,omitempty"`
 	Counts  backup.Counts `json:"counts"`
+	// Amendment is the sequence of an amended record: 1, 2, 3 and so on. 0: it is the first record.
+	Amendment int `json:"amendment,omitempty"`
+	// BasedOn is the snapshot whose pages the segment of an amended record changes; nil if the segment
+	// is a checkpoint. It takes the place of Snapshot.Base.
+	BasedOn *Base `json:"based_on,omitempty"`
 	// Problems is the number of problems that follow. Counts.Errors is the total number.
 	Problems int64 `json:"problems"`
 }
@@ -51,8 +56,20 @@ func NewCommit(s *backup.Snapshot, ended time.Time) Commit {
 	return c
 }
 
+// amendedVersion is the version of an amended record.
+const amendedVersion = 2
+
+// Amend makes c, the record of s as it is now, an amended one. base is the snapshot whose pages the
+// segment changes, or nil.
+func (c *Commit) Amend(amendment int, base *backup.Snapshot) {
+	c.Version, c.Amendment = amendedVersion, amendment
+	if base != nil {
+		c.BasedOn = &Base{base.Number, base.ID.String()}
+	}
+}
+
 // EncodeCommit seals and signs the record with the problems, starting with the first: as many as an
-// object of partBytes holds. The object's name is store.CommitName.
+// object of partBytes holds. The object's name is store.AmendedName.
 func EncodeCommit(keys Keys, id backup.SnapshotID, c Commit, problems iter.Seq2[backup.Problem, error]) ([]byte, error) {
 	o, err := newObject(keys, pack.KindCommit)
 	if err != nil {
@@ -74,15 +91,26 @@ func EncodeCommit(keys Keys, id backup.SnapshotID, c Commit, problems iter.Seq2[
 			break
 		}
 	}
-	return o.finish(c, backup.PackID(id), store.CommitName(id))
+	return o.finish(c, backup.PackID(id), store.AmendedName(id, c.Amendment))
 }
 
-// OpenCommit opens a snapshot's record. data is the whole object.
-func OpenCommit(data []byte, id backup.SnapshotID, trust Trust) (c Commit, problems iter.Seq2[backup.Problem, error], err error) {
-	name := store.CommitName(id)
+// OpenCommit opens a snapshot's first record. data is the whole object.
+func OpenCommit(data []byte, id backup.SnapshotID, trust Trust) (Commit, iter.Seq2[backup.Problem, error], error) {
+	return OpenAmended(data, id, 0, trust)
+}
+
+// OpenAmended opens an amended record; that of amendment 0 is the first record.
+func OpenAmended(data []byte, id backup.SnapshotID, amendment int, trust Trust) (c Commit, problems iter.Seq2[backup.Problem, error], err error) {
+	name := store.AmendedName(id, amendment)
 	o, err := open(data, pack.KindCommit, name, backup.PackID(id), trust, &c)
 	if err != nil {
 		return Commit{}, nil, err
+	}
+	if amendment == 0 && c.Version != version {
+		return Commit{}, nil, fmt.Errorf("%s: version %d of a record that is no amendment: %w", name, c.Version, backup.ErrInvalid)
+	}
+	if c.Amendment != amendment || (c.Version == amendedVersion) != (amendment > 0) {
+		return Commit{}, nil, fmt.Errorf("%s: its header gives amendment %d, version %d: %w", name, c.Amendment, c.Version, backup.ErrCorrupt)
 	}
 	if err := c.check(name, id); err != nil {
 		return Commit{}, nil, err
@@ -112,8 +140,14 @@ func (c *Commit) check(name string, id backup.SnapshotID) error {
 	if !committed && c.State != backup.Failed || committed != (c.Content != nil) || c.Segment != nil && !committed || c.Problems < 0 {
 		return fmt.Errorf("%s: the record has an invalid state %.20q, or parts that do not go with it: %w", name, c.State, backup.ErrCorrupt)
 	}
+	if b := c.BasedOn; b != nil && (!committed || c.Amendment == 0 || !isID(b.ID) || b.Number < 1 || b.Number >= c.Snapshot.Number) {
+		return fmt.Errorf("%s: it is based on snapshot %.40q, number %d: %w", name, b.ID, b.Number, backup.ErrCorrupt)
+	}
 	if !committed {
 		return nil
+	}
+	if c.Amendment > 0 && (c.BasedOn == nil) != (c.Segment != nil && c.Segment.Checkpoint) {
+		return fmt.Errorf("%s: an amended record is based on a snapshot, or names a checkpoint: %w", name, backup.ErrCorrupt)
 	}
 	if _, err := c.Content.PageSet(); err != nil {
 		return fmt.Errorf("%s: %w", name, err)

@@ -25,6 +25,16 @@ func exampleCommit() Commit {
 	return NewCommit(s, ended1)
 }
 
+// amendedCommit is an amended record, whose segment is based on another snapshot than the first was.
+func amendedCommit() Commit {
+	s := exampleSnapshot()
+	s.Pages = exampleBase()
+	s.Segment = backup.Segment{Attempt: backup.PackID{1, 2, 3}, Parts: 2}
+	c := NewCommit(s, ended1)
+	c.Amend(3, &backup.Snapshot{Number: 4, ID: backup.SnapshotID{0xcd}})
+	return c
+}
+
 // failedCommit is the record of a failed snapshot.
 func failedCommit() Commit {
 	s := exampleSnapshot()
@@ -57,6 +67,43 @@ func encodeCommit(t testing.TB, k keys, c Commit, problems []backup.Problem) []b
 		t.Fatal(err)
 	}
 	return data
+}
+
+// An amended record is read as what it is, and what is none is refused.
+func TestAmendedRecords(t *testing.T) {
+	k := newKeys(t)
+	id := func(b byte) string { return backup.SnapshotID{b}.String() }
+	for name, test := range map[string]struct {
+		change func(c *Commit)
+		err    error
+	}{
+		"as it is":                       {func(*Commit) {}, nil},
+		"without changes":                {func(c *Commit) { c.Segment = nil }, nil},
+		"a checkpoint":                   {func(c *Commit) { c.BasedOn, c.Segment.Checkpoint = nil, true }, nil},
+		"failed":                         {func(c *Commit) { *c = failedCommit(); c.Amend(3, nil) }, nil},
+		"based on nothing":               {func(c *Commit) { c.BasedOn = nil }, backup.ErrCorrupt},
+		"a checkpoint with a base":       {func(c *Commit) { c.Segment.Checkpoint = true }, backup.ErrCorrupt},
+		"failed, with a base":            {func(c *Commit) { b := c.BasedOn; *c = failedCommit(); c.Amend(3, nil); c.BasedOn = b }, backup.ErrCorrupt},
+		"based on itself":                {func(c *Commit) { c.BasedOn.Number = c.Snapshot.Number }, backup.ErrCorrupt},
+		"based on number 0":              {func(c *Commit) { c.BasedOn.Number = 0 }, backup.ErrCorrupt},
+		"based on what is no snapshot":   {func(c *Commit) { c.BasedOn.ID = id(1)[1:] }, backup.ErrCorrupt},
+		"of version 1":                   {func(c *Commit) { c.Version = 1 }, backup.ErrCorrupt},
+		"of version 3":                   {func(c *Commit) { c.Version = 3 }, backup.ErrInvalid},
+		"the first record, of version 2": {func(c *Commit) { *c = exampleCommit(); c.Version = 2 }, backup.ErrInvalid},
+	} {
+		c := amendedCommit()
+		test.change(&c)
+		data := encodeCommit(t, k, c, nil)
+		got, _, err := OpenAmended(data, snapshot, c.Amendment, k.trust())
+		if !errors.Is(err, test.err) || err == nil && !reflect.DeepEqual(got, c) {
+			t.Errorf("%s: %v, want %v; %+v", name, err, test.err, got)
+		}
+		if c.Amendment > 0 { // under another name it is not signed
+			if _, _, err := OpenAmended(data, snapshot, c.Amendment+1, k.trust()); !errors.Is(err, backup.ErrCorrupt) {
+				t.Errorf("%s, as another amendment: %v", name, err)
+			}
+		}
+	}
 }
 
 func openCommit(data []byte, trust Trust) (c Commit, problems []backup.Problem, err error) {

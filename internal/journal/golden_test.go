@@ -85,6 +85,9 @@ func goldenObjects(t testing.TB, k keys) map[string]goldenObject {
 		"committed": {pack.KindCommit, backup.PackID(snapshot), store.CommitName(snapshot), func() []byte {
 			return encodeCommit(t, k, exampleCommit(), exampleProblems())
 		}},
+		"amended": {pack.KindCommit, backup.PackID(snapshot), store.AmendedName(snapshot, 3), func() []byte {
+			return encodeCommit(t, k, amendedCommit(), exampleProblems()[:1])
+		}},
 		"failed": {pack.KindCommit, backup.PackID(snapshot), store.CommitName(snapshot), func() []byte {
 			return encodeCommit(t, k, failedCommit(), nil)
 		}},
@@ -191,6 +194,11 @@ func TestGoldenFilesAreRead(t *testing.T) {
 	committed.Problems = int64(len(exampleProblems()))
 	if err != nil || !reflect.DeepEqual(c, committed) || !reflect.DeepEqual(problems, exampleProblems()) {
 		t.Errorf("committed: %+v, %q, %v", c, problems, err)
+	}
+	amended := amendedCommit()
+	amended.Problems = 1
+	if c, _, err := OpenAmended(golden.Read(t, "amended"), snapshot, 3, k.trust()); err != nil || !reflect.DeepEqual(c, amended) {
+		t.Errorf("amended: %+v, %v", c, err)
 	}
 	if c, problems, err := openCommit(golden.Read(t, "failed"), k.trust()); err != nil || !reflect.DeepEqual(c, failedCommit()) || problems != nil {
 		t.Errorf("failed: %+v, %q, %v", c, problems, err)

@@ -156,7 +156,8 @@ func open(data []byte, kind pack.Kind, name string, id backup.PackID, trust Trus
 	if err := json.Unmarshal(head, &v); err != nil {
 		return nil, fmt.Errorf("%s: header: %w: %w", name, err, backup.ErrCorrupt)
 	}
-	if v.Version != version && (kind != pack.KindSegment || v.Version != patchVersion) {
+	second := kind == pack.KindSegment && v.Version == patchVersion || kind == pack.KindCommit && v.Version == amendedVersion
+	if v.Version != version && !second {
 		return nil, fmt.Errorf("%s: version %d is not known to this version of bctl: %w", name, v.Version, backup.ErrInvalid)
 	}
 	if err := json.Unmarshal(head, header); err != nil {

@@ -141,6 +141,7 @@ type content struct {
 	frameBytes []uint32
 	needed     []bool // by frame
 	places     []index.PlaceOf
+	live       []bool // by place: the chunk is needed
 }
 
 // contents returns the contents of condemned packs. A frame is needed if one of its chunks is: by
@@ -186,7 +187,7 @@ func (p *pass) contents(ctx context.Context, fence map[backup.ShardID]backup.Sna
 		if c == nil || int(place.Frame) >= len(c.needed) {
 			return
 		}
-		c.places = append(c.places, place)
+		c.places, c.live = append(c.places, place), append(c.live, found[place.Chunk])
 		c.needed[place.Frame] = c.needed[place.Frame] || found[place.Chunk]
 	})
 	return contents, true, err

@@ -1,6 +1,6 @@
 // Package prune deletes what no snapshot needs: versions of pages, packs, and the journals of
-// forgotten snapshots. Backups and restores continue meanwhile. It needs no lock, no clock and no
-// identity (I6, I15).
+// forgotten snapshots. Backups and restores continue meanwhile. It needs no lock, no clock and, except
+// for Purge, no identity (I6, I15).
 //
 // # Order
 //
@@ -28,6 +28,10 @@
 //
 // If Options.Sweep is set, Run then sweeps the whole store (sweep.go). The service instead calls
 // Sweep between passes, which sweeps one section of the store.
+//
+// Purge deletes the chunks of a path that was removed from all snapshots (purge.go). Its order is that
+// of step 7, but it opens packs with an identity, seals what is needed again, and leaves nothing of
+// the old pack. It is the only part that needs a key.
 //
 // A pass that ends early leaves condemned packs, or rows of deleted ones. The next pass starts with
 // these. Only the leading pruner makes a pass: the transactions of steps 1, 4, 5, 6 and 7 check its

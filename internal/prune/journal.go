@@ -3,12 +3,22 @@ package prune
 import (
 	"context"
 	"errors"
+	"iter"
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/store"
 )
+
+// RemoveForgotten removes the forgotten snapshots through which no chain of segments of a needed one
+// goes, with their journals, and returns their number. It fails with ErrBusy while another process
+// prunes.
+func RemoveForgotten(ctx context.Context, o Options) (int, error) {
+	p := &pass{Options: o}
+	err := p.lead(ctx, p.history)
+	return p.result.Snapshots, err
+}
 
 // history deletes the versions of pages that nothing needs, the forgotten snapshots through which no
 // chain of segments of a needed one goes, with their journals, and catalogs that newer ones have
@@ -39,7 +49,7 @@ func (p *pass) history(ctx context.Context) error {
 	return p.catalogs(ctx)
 }
 
-// remove deletes forgotten snapshots: first the segments of all of them, then the records, then the
+// remove deletes forgotten snapshots: first the segments of all of them, then the valid records, then the
 // rows. So a record never exists without the index knowing its snapshot, and while the record exists,
 // the snapshot exists. A pass that ends in between leaves rows, with which the next one begins again.
 func (p *pass) remove(ctx context.Context, group []index.Forgotten) error {
@@ -47,8 +57,8 @@ func (p *pass) remove(ctx context.Context, group []index.Forgotten) error {
 	segments := make([]string, 0, objectsAtOnce)
 	records := make([]string, 0, len(group))
 	for _, f := range group {
-		for part := range f.Segment.Parts {
-			segments = append(segments, store.SegmentName(f.ID, f.Segment.Attempt, part))
+		for name := range journalOf(&f) {
+			segments = append(segments, name)
 			if len(segments) == objectsAtOnce {
 				if err := p.Store.Delete(ctx, segments...); err != nil {
 					return err
@@ -56,7 +66,7 @@ func (p *pass) remove(ctx context.Context, group []index.Forgotten) error {
 				segments = segments[:0]
 			}
 		}
-		records = append(records, store.CommitName(f.ID))
+		records = append(records, store.AmendedName(f.ID, f.Amendment))
 	}
 	for _, names := range [][]string{segments, records} {
 		if len(names) == 0 {
@@ -77,4 +87,21 @@ func (p *pass) remove(ctx context.Context, group []index.Forgotten) error {
 		}
 	}
 	return nil
+}
+
+// journalOf yields the names of a snapshot's segment, and of the records that its valid record has
+// replaced.
+func journalOf(f *index.Forgotten) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for part := range f.Segment.Parts {
+			if !yield(store.SegmentName(f.ID, f.Segment.Attempt, part)) {
+				return
+			}
+		}
+		for earlier := range f.Amendment {
+			if !yield(store.AmendedName(f.ID, earlier)) {
+				return
+			}
+		}
+	}
 }

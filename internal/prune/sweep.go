@@ -225,8 +225,11 @@ func parse(o store.Object) (s stored, ok bool) {
 	s.Snapshot = id
 	switch kind + "/" {
 	case store.CommitsPrefix:
-		s.isOrphan = func(r index.Recognized) bool { return r.Removed }
-		return s, err == nil && o.Name == store.CommitName(id)
+		id, amendment, ok := store.ParseCommitName(o.Name)
+		s.Snapshot = id
+		// One that the index does not know yet is about to be noted.
+		s.isOrphan = func(r index.Recognized) bool { return r.Removed || amendment < r.Amendment }
+		return s, ok
 	case store.PacksPrefix:
 		object, wrong := backup.ParsePackID(name)
 		s.ID = object

@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"maps"
+	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/pack"
@@ -16,32 +17,77 @@ import (
 type History interface {
 	// Unknown returns the given snapshots of which the index has no record.
 	Unknown(ctx context.Context, ids []backup.SnapshotID) ([]backup.SnapshotID, error)
+	// Amendments is as in index.Purging.
+	Amendments(ctx context.Context) (map[backup.SnapshotID]int, error)
 }
 
-// Recorded returns the snapshots that have a record in the store. The records are not
-// authenticated, because they are not read.
-func Recorded(ctx context.Context, s store.Store) (recorded []backup.SnapshotID, err error) {
+// Recorded returns the snapshots that have a record in the store, with the sequence of the newest
+// one: that of a record that was never amended is 0. The records are not authenticated, because they
+// are not read.
+func Recorded(ctx context.Context, s store.Store) (map[backup.SnapshotID]int, error) {
+	recorded := map[backup.SnapshotID]int{}
 	for o, err := range s.List(ctx, store.CommitsPrefix) {
 		if err != nil {
 			return nil, err
 		}
-		if id, err := backup.ParseSnapshotID(strings.TrimPrefix(o.Name, store.CommitsPrefix)); err == nil {
-			recorded = append(recorded, id)
+		if id, amendment, ok := store.ParseCommitName(o.Name); ok {
+			recorded[id] = max(recorded[id], amendment)
 		}
 	}
 	return recorded, nil
 }
 
-// Unknown returns the snapshots that have a record in the store but are not in the index.
+// Unknown returns the snapshots that have a record in the store but are not in the index, with the
+// sequence of the newest record of each.
 //
 // The store is read before the index, so that a snapshot that another process commits meanwhile is
 // known.
-func Unknown(ctx context.Context, s store.Store, i History) ([]backup.SnapshotID, error) {
+func Unknown(ctx context.Context, s store.Store, i History) (map[backup.SnapshotID]int, error) {
 	recorded, err := Recorded(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	return i.Unknown(ctx, recorded)
+	return unknown(ctx, i, recorded)
+}
+
+func unknown(ctx context.Context, i History, recorded map[backup.SnapshotID]int) (map[backup.SnapshotID]int, error) {
+	ids, err := i.Unknown(ctx, slices.Collect(maps.Keys(recorded)))
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[backup.SnapshotID]int, len(ids))
+	for _, id := range ids {
+		found[id] = recorded[id]
+	}
+	return found, nil
+}
+
+// Amended returns the snapshots whose newest record in the store is an amendment that the index does
+// not know: a purge has removed something of them that the index still has.
+func Amended(ctx context.Context, s store.Store, i History) (map[backup.SnapshotID]int, error) {
+	recorded, err := Recorded(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return amended(ctx, i, recorded)
+}
+
+func amended(ctx context.Context, i History, recorded map[backup.SnapshotID]int) (map[backup.SnapshotID]int, error) {
+	known, err := i.Amendments(ctx)
+	if err != nil {
+		return nil, err
+	}
+	lost, err := unknown(ctx, i, recorded)
+	if err != nil {
+		return nil, err
+	}
+	found := map[backup.SnapshotID]int{}
+	for id, amendment := range recorded {
+		if _, ok := lost[id]; !ok && known[id] >= 0 && amendment > known[id] {
+			found[id] = amendment
+		}
+	}
+	return found, nil
 }
 
 // CheckCurrent returns an error that wraps ErrIndexOld if the store has a record of a snapshot that
@@ -49,25 +95,49 @@ func Unknown(ctx context.Context, s store.Store, i History) ([]backup.SnapshotID
 // snapshot ended. So the index is older than the store, or has diverged from the index with which
 // the store was written. Records that the repository's signer has not signed are ignored (I17).
 func CheckCurrent(ctx context.Context, s store.Store, i History, r *backup.Repository) error {
-	unknown, err := Unknown(ctx, s, i)
+	recorded, err := Recorded(ctx, s)
 	if err != nil {
 		return err
 	}
-	for _, id := range unknown {
-		name := store.CommitName(id)
-		data, err := s.Get(ctx, name, pack.MaxBytes)
-		if err != nil {
-			return err
-		}
-		err = pack.Verify(data, name, r.ID, seal.Signer(r.Signer))
-		if err == nil {
-			return fmt.Errorf("%w: the store has a record of snapshot %s, which the index does not know. bctl index rebuild restores the index from the newest copy in the store", ErrIndexOld, id.Short())
-		}
-		if !errors.Is(err, backup.ErrCorrupt) {
-			return err
+	lost, err := unknown(ctx, i, recorded)
+	if err != nil {
+		return err
+	}
+	newer, err := amended(ctx, i, recorded)
+	if err != nil {
+		return err
+	}
+	for _, check := range []struct {
+		records map[backup.SnapshotID]int
+		why     string
+	}{
+		{lost, "the store has a record of snapshot %s, which the index does not know"},
+		{newer, "a purge has amended the record of snapshot %s, and the index does not know it"},
+	} {
+		for id, amendment := range check.records {
+			signed, err := isSigned(ctx, s, store.AmendedName(id, amendment), r)
+			if err != nil {
+				return err
+			}
+			if signed {
+				return fmt.Errorf("%w: "+check.why+". bctl index rebuild restores the index from the newest copy in the store", ErrIndexOld, id.Short())
+			}
 		}
 	}
 	return nil
+}
+
+// isSigned reports whether the repository's signer has signed an object.
+func isSigned(ctx context.Context, s store.Store, name string, r *backup.Repository) (bool, error) {
+	data, err := s.Get(ctx, name, pack.MaxBytes)
+	if err != nil {
+		return false, err
+	}
+	err = pack.Verify(data, name, r.ID, seal.Signer(r.Signer))
+	if errors.Is(err, backup.ErrCorrupt) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // ErrIndexOld: the index is older than its store, or has diverged from it. Writing to it would

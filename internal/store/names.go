@@ -37,6 +37,28 @@ func SegmentName(snapshot backup.SnapshotID, attempt backup.PackID, part int) st
 // CommitName is the name of a snapshot's commit record.
 func CommitName(snapshot backup.SnapshotID) string { return CommitsPrefix + snapshot.String() }
 
+// AmendedName is the name of an amended commit record: the first amendment is 1. Amendment 0 is the
+// record itself.
+func AmendedName(snapshot backup.SnapshotID, amendment int) string {
+	if amendment == 0 {
+		return CommitName(snapshot)
+	}
+	return fmt.Sprintf("%s-%06d", CommitName(snapshot), amendment)
+}
+
+// ParseCommitName is the inverse of AmendedName.
+func ParseCommitName(name string) (snapshot backup.SnapshotID, amendment int, ok bool) {
+	text, digits, amended := strings.Cut(strings.TrimPrefix(name, CommitsPrefix), "-")
+	snapshot, err := backup.ParseSnapshotID(text)
+	if err == nil && amended {
+		amendment, err = strconv.Atoi(digits)
+	}
+	return snapshot, amendment, err == nil && amendment >= 0 && name == AmendedName(snapshot, amendment)
+}
+
+// SegmentsOf is the beginning of the names of all segments of a snapshot.
+func SegmentsOf(snapshot backup.SnapshotID) string { return SegmentsPrefix + snapshot.String() + "/" }
+
 // CatalogName is the name of a catalog. The names sort in the order of their sequences.
 func CatalogName(sequence int64) string { return fmt.Sprintf("%s%016x", CatalogPrefix, sequence) }
 

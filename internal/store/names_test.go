@@ -15,7 +15,7 @@ func TestNamesOfObjectsAreNames(t *testing.T) {
 		ConfigName,
 		PackName(backup.NewSnapshotID(), backup.NewPackID()),
 		SegmentName(backup.NewSnapshotID(), backup.NewPackID(), 0),
-		CommitName(backup.NewSnapshotID()),
+		CommitName(backup.NewSnapshotID()), AmendedName(backup.NewSnapshotID(), 1e6),
 		CatalogName(1), CatalogName(math.MaxInt64),
 		IndexName(1, 0), IndexName(math.MaxInt64, math.MaxInt32),
 	} {
@@ -41,11 +41,27 @@ func TestNamesNeverChange(t *testing.T) {
 		SegmentName(snapshot, pack, 12):  "segments/" + s + "/" + p + "-000012",
 		SegmentName(snapshot, pack, 1e6): "segments/" + s + "/" + p + "-1000000",
 		CommitName(snapshot):             "commits/" + s,
+		AmendedName(snapshot, 0):         "commits/" + s,
+		AmendedName(snapshot, 7):         "commits/" + s + "-000007",
 		CatalogName(0x1234):              "catalog/0000000000001234",
 		IndexName(0x1234, 5):             "index/0000000000001234-000005",
 	} {
 		if got != want {
 			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+func TestNamesOfRecords(t *testing.T) {
+	id := backup.NewSnapshotID()
+	for _, amendment := range []int{0, 1, 999999, 1000000} {
+		if got, n, ok := ParseCommitName(AmendedName(id, amendment)); got != id || n != amendment || !ok {
+			t.Errorf("%s: %s, %d, %t", AmendedName(id, amendment), got, n, ok)
+		}
+	}
+	for _, name := range []string{"", "commits/", "commits/c0ffee", CommitName(id) + "-", CommitName(id) + "-0", CommitName(id) + "-000000", CommitName(id) + "-1", CommitName(id) + "--00001", "catalog/" + id.String()} {
+		if _, _, ok := ParseCommitName(name); ok {
+			t.Errorf("%q is a record", name)
 		}
 	}
 }

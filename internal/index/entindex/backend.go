@@ -220,6 +220,8 @@ type HotWriter interface {
 	// DropLists deletes what list chunks refer to that have no place, or that refer to a list chunk
 	// that is not known. It returns their number.
 	DropLists(ctx context.Context) (int64, error)
+
+	VersionWriter
 }
 
 // A HotReader reads the hot tables, outside of transactions. at is a snapshot number: only versions
@@ -264,4 +266,6 @@ type HotReader interface {
 	EachList(ctx context.Context, do func(backup.ChunkList) error) error
 	// EachPlace calls do for each place of a chunk in these packs; nil: in all.
 	EachPlace(ctx context.Context, packs []int64, do func(index.PlaceOf) error) error
+
+	VersionReader
 }

@@ -29,6 +29,8 @@ const (
 	actionReject   = "reject"
 	actionBrake    = "brake"
 	actionPolicy   = "policy"
+	actionPurge    = "purge"
+	actionPurged   = "purged"
 )
 
 // Forget implements index.Forgetting.

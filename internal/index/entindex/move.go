@@ -102,6 +102,11 @@ func (x *Index) Move(ctx context.Context, t index.Term, m index.Move) error {
 				return err
 			}
 		}
+		for i := range m.New {
+			if err := tx.putNew(ctx, plan, &m.New[i]); err != nil {
+				return err
+			}
+		}
 		return nil
 	})
 }
@@ -135,4 +140,22 @@ func (tx *Tx) moveTo(ctx context.Context, plan, from movable, c *index.PackCopy)
 		return err
 	}
 	return tx.Hot.MovePlaces(ctx, c.Row, row, ids)
+}
+
+// putNew registers a pack that was sealed anew. Its places are copies of those in dead packs, and
+// remain when these are dropped.
+func (tx *Tx) putNew(ctx context.Context, plan movable, p *index.NewPack) error {
+	var row int64
+	err := tx.Each(ctx, insertMoved,
+		[]any{uuid.UUID(p.Pack), uuid.UUID(p.Sealed), plan.snapshot, plan.object, p.Offset, p.Bytes, appendFrames(nil, p.FrameBytes), int64(len(p.Chunks))},
+		func(scan func(...any) error) error { return scan(&row) })
+	if err != nil {
+		return err
+	}
+	places := make([]ChunkRow, len(p.Chunks))
+	for i := range p.Chunks {
+		places[i] = ChunkRow{p.Chunks[i], row}
+	}
+	slices.SortFunc(places, func(a, b ChunkRow) int { return slices.Compare(a.ID[:], b.ID[:]) })
+	return tx.Hot.PutChunks(ctx, slices.CompactFunc(places, func(a, b ChunkRow) bool { return a.ID == b.ID }))
 }

@@ -342,7 +342,11 @@ func (x *Index) Forgotten(ctx context.Context) ([]index.Forgotten, error) {
 		if err != nil {
 			return nil, x.Backend.Wrap(err)
 		}
-		needed := chains(rows)
+		amended, err := x.journalBases(ctx, backup.ShardID(shard))
+		if err != nil {
+			return nil, err
+		}
+		needed := chains(rows, amended)
 		for _, row := range rows {
 			if row.Forgotten == nil {
 				continue
@@ -351,6 +355,7 @@ func (x *Index) Forgotten(ctx context.Context) ([]index.Forgotten, error) {
 				ID: backup.SnapshotID(row.ID), Shard: backup.ShardID(row.ShardID), Number: backup.SnapshotNumber(row.Number), Needed: needed[row.ID],
 				Segment: backup.Segment{Parts: row.SegmentParts, Checkpoint: row.Checkpoint},
 			}
+			f.Amendment = amended[row.ID].sequence
 			if row.Segment != nil {
 				f.Segment.Attempt = backup.PackID(*row.Segment)
 			}
@@ -362,8 +367,9 @@ func (x *Index) Forgotten(ctx context.Context) ([]index.Forgotten, error) {
 
 // chains returns the snapshots of a shard that are in the chain of segments of a needed snapshot. A
 // snapshot is needed if it is running, if it is the newest committed one, or if it is committed and
-// not forgotten. rows are in the order of their numbers.
-func chains(rows []*ent.Snapshot) map[uuid.UUID]bool {
+// not forgotten. rows are in the order of their numbers. A segment of an amended record is based on
+// the snapshot that the amendment names.
+func chains(rows []*ent.Snapshot, amended map[uuid.UUID]journalBase) map[uuid.UUID]bool {
 	byID := make(map[uuid.UUID]*ent.Snapshot, len(rows))
 	newest := uuid.UUID{}
 	for _, row := range rows {
@@ -385,10 +391,17 @@ func chains(rows []*ent.Snapshot) map[uuid.UUID]bool {
 		}
 		for at := row; at != nil && !needed[at.ID]; {
 			needed[at.ID] = true
-			if at.Checkpoint && at.SegmentParts > 0 || at.BaseID == nil {
+			base := uuid.NullUUID{}
+			if at.BaseID != nil {
+				base = uuid.NullUUID{UUID: *at.BaseID, Valid: true}
+			}
+			if a := amended[at.ID]; a.sequence > 0 {
+				base = a.base
+			}
+			if at.Checkpoint && at.SegmentParts > 0 || !base.Valid {
 				break
 			}
-			at = byID[*at.BaseID]
+			at = byID[base.UUID]
 		}
 	}
 	return needed
@@ -397,6 +410,7 @@ func chains(rows []*ent.Snapshot) map[uuid.UUID]bool {
 const (
 	deleteProblems  = `DELETE FROM problems WHERE snapshot_id = $1`
 	deleteOfRemoved = `DELETE FROM readings WHERE snapshot = $1`
+	deleteAmendment = `DELETE FROM amendments WHERE snapshot = $1`
 	noteRemoved     = `INSERT INTO removed_snapshots (id) VALUES ($1) ON CONFLICT DO NOTHING`
 	stillNeeded     = `SELECT count(*) FROM snapshots s WHERE s.id = $2 AND (s.forgotten IS NULL OR ` + isNeeded + `)`
 )
@@ -422,7 +436,7 @@ func (x *Index) Remove(ctx context.Context, id backup.SnapshotID) error {
 		if err != nil {
 			return err
 		}
-		for _, statement := range []string{deleteProblems, deleteOfRemoved, noteRemoved} {
+		for _, statement := range []string{deleteProblems, deleteOfRemoved, deleteAmendment, noteRemoved} {
 			if err := tx.exec(ctx, statement, uuid.UUID(id)); err != nil {
 				return err
 			}

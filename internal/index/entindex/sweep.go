@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	selectOwners  = `SELECT id, state, segment, segment_parts FROM snapshots WHERE {id in $1}`
+	selectOwners  = `SELECT id, state, segment, segment_parts, coalesce((SELECT sequence FROM amendments a WHERE a.snapshot = snapshots.id), 0) FROM snapshots WHERE {id in $1}`
 	selectRemoved = `SELECT id FROM removed_snapshots WHERE {id in $1}`
 	// The object of a pack that was not moved, or of a plan, has the id of the row.
 	selectInPlace = `SELECT object, snapshot FROM packs WHERE {pack in $1}`
@@ -70,7 +70,7 @@ func (x *Index) owners(ctx context.Context, objects []index.StoredObject) (map[b
 		var segment uuid.NullUUID
 		var state string
 		r := index.Recognized{Known: true}
-		err := scan(&id, &state, &segment, &r.Segment.Parts)
+		err := scan(&id, &state, &segment, &r.Segment.Parts, &r.Amendment)
 		r.Ended, r.Segment.Attempt = state != string(backup.Running), backup.PackID(segment.UUID)
 		owners[backup.SnapshotID(id)] = r
 		return err

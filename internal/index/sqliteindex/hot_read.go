@@ -332,7 +332,11 @@ func selectChanged(which string, listing bool) string {
 
 // stream yields the selected pages by path key, as SQLite finds them.
 func (b *backend) stream(ctx context.Context, which string, listing bool, args ...any) iter.Seq2[entindex.PageRow, error] {
-	query := selectChanged(which, listing)
+	return b.streamQuery(ctx, selectChanged(which, listing), listing, args...)
+}
+
+// streamQuery is stream for a query like those of selectChanged.
+func (b *backend) streamQuery(ctx context.Context, query string, listing bool, args ...any) iter.Seq2[entindex.PageRow, error] {
 	return func(yield func(entindex.PageRow, error) bool) {
 		rows, err := b.readers.QueryContext(ctx, query, args...)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
@@ -52,6 +53,18 @@ func (x *Index) Lose(ctx context.Context, lost []LostSnapshot) error {
 			}
 		}
 		return nil
+	})
+}
+
+// AdoptAmendment notes an amended record that is in the store, and that this index has not made: it is
+// stale, because the index has what the amendment lacks.
+func (x *Index) AdoptAmendment(ctx context.Context, a index.Amendment) error {
+	if err := x.Amend(ctx, a); err != nil {
+		return err
+	}
+	return x.backend.Update(ctx, entindex.Durable, func(ctx context.Context, tx *entindex.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE amendments SET stale = true WHERE snapshot = $1", uuid.UUID(a.ID))
+		return err
 	})
 }
 

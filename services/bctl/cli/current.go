@@ -83,7 +83,7 @@ func (a *app) lockIndex(alone bool) error {
 	if err != nil {
 		return err
 	}
-	how, others := syscall.LOCK_SH, "bctl index rebuild is running"
+	how, others := syscall.LOCK_SH, "bctl index rebuild or bctl purge is running"
 	if alone {
 		how, others = syscall.LOCK_EX, "a backup or another command writes to the index"
 	}

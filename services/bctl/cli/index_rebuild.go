@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -32,6 +35,7 @@ type rebuild struct {
 	// The number of pages of the index that do not match their digests: a restore of their
 	// directories is incomplete.
 	damaged int
+	amended int // snapshots whose records a purge has amended since
 	// What was forgotten and removed after the copy was written: it is forgotten again.
 	removed []backup.Snapshot
 }
@@ -71,7 +75,7 @@ func (r *rebuild) run(ctx context.Context) error {
 	if err := r.settle(ctx, fresh, made.Sequence); err != nil {
 		return errors.Join(err, remove(fresh))
 	}
-	if whole && len(r.lost) >= lacks {
+	if whole && len(r.lost)+r.amended >= lacks {
 		return errors.Join(remove(fresh), r.stay(ctx))
 	}
 	r.made = made
@@ -116,7 +120,11 @@ func (r *rebuild) present(ctx context.Context) (lacks int, whole bool, err error
 		return 0, false, err
 	}
 	unknown, err := repo.Unknown(ctx, r.store, i)
-	return len(unknown), true, err
+	if err != nil {
+		return 0, false, err
+	}
+	amended, err := repo.Amended(ctx, r.store, i)
+	return len(unknown) + len(amended), true, err
 }
 
 // stay keeps the existing index, because no copy has more snapshots.
@@ -150,8 +158,8 @@ func (r *rebuild) settle(ctx context.Context, path string, copied int64) error {
 	}
 	r.lost = nil
 	lost := make([]sqliteindex.LostSnapshot, len(unknown))
-	for n, id := range unknown {
-		l, err := r.describe(ctx, id)
+	for n, id := range slices.SortedFunc(maps.Keys(unknown), func(a, b backup.SnapshotID) int { return bytes.Compare(a[:], b[:]) }) {
+		l, err := r.describe(ctx, id, unknown[id])
 		if err != nil {
 			return err
 		}
@@ -163,6 +171,9 @@ func (r *rebuild) settle(ctx context.Context, path string, copied int64) error {
 	if err := r.forgetRemoved(ctx, i); err != nil {
 		return err
 	}
+	if err := r.settleAmended(ctx, i); err != nil {
+		return err
+	}
 	if copied > 0 {
 		return i.EndCopy(ctx, copied, sqliteindex.CopySound) // the copy was taken while it was being written
 	}
@@ -170,13 +181,13 @@ func (r *rebuild) settle(ctx context.Context, path string, copied int64) error {
 }
 
 // describe returns what the store knows about a lost snapshot.
-func (r *rebuild) describe(ctx context.Context, id backup.SnapshotID) (l lostSnapshot, err error) {
+func (r *rebuild) describe(ctx context.Context, id backup.SnapshotID, amendment int) (l lostSnapshot, err error) {
 	l = lostSnapshot{LostSnapshot: sqliteindex.LostSnapshot{ID: id}, name: id.Short()}
-	data, err := r.store.Get(ctx, store.CommitName(id), pack.MaxBytes)
+	data, err := r.store.Get(ctx, store.AmendedName(id, amendment), pack.MaxBytes)
 	if err != nil {
 		return l, err
 	}
-	record, _, err := journal.OpenCommit(data, id, r.trust)
+	record, _, err := journal.OpenAmended(data, id, amendment, r.trust)
 	if errors.Is(err, backup.ErrCorrupt) {
 		l.committed = true // as far as known
 		l.name += fmt.Sprintf(" (its record is damaged: %v)", err)

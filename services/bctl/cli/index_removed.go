@@ -62,7 +62,7 @@ func unrecordedIn(ctx context.Context, s store.Store, i *sqliteindex.Index) ([]b
 		return nil, err
 	}
 	has := make(map[backup.SnapshotID]bool, len(recorded))
-	for _, id := range recorded {
+	for id := range recorded {
 		has[id] = true
 	}
 	all, err := i.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Committed, backup.Failed}})

@@ -176,7 +176,7 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.configure(cmd) }
 	setHelp(root)
 	addGroup(root, useGroup, newInit(a), newBackup(a), newRestore(a), newSnapshot(a), newLs(a), newStatus(a), newCancel(a),
-		newForget(a), newPrune(a), newHold(a), newConfirm(a), newBrake(a), newLog(a), newStats(a))
+		newForget(a), newPrune(a), newPurge(a), newHold(a), newConfirm(a), newBrake(a), newLog(a), newStats(a))
 	addGroup(root, fleetGroup, newFiler(a), newShard(a), newPolicy(a), newApply(a), newExport(a), newWorker(a))
 	addGroup(root, serveGroup,
 		newService(a, "walker", "Run a walker, which lists directories and finds changes", a.services.Walker),

@@ -274,6 +274,9 @@ func TestUnknownFilersAreErrors(t *testing.T) {
 		if cmd.Name() == "mark-bad" || cmd.CommandPath() == "bctl hold add" {
 			args = append(args, "--reason", "because")
 		}
+		if cmd.Name() == "purge" {
+			args = append(args, "--path", "some/where", "--reason", "because", "--yes")
+		}
 		status, _, stderr := runHere(t, env, append(args, "--filer", "knwon")...)
 		if status == 0 || !strings.Contains(stderr, "no filer knwon; did you mean known?") {
 			t.Errorf("%q: status %d, %s", args, status, stderr)

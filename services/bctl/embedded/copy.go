@@ -69,8 +69,19 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 		}
 		state = sqliteindex.CopySound
 	}
-	if sequence, err = idx.BeginCopy(ctx, sequence); err != nil {
+	if sequence, err = putCopy(ctx, idx, s, keys, sequence, now, state); err != nil {
 		return err
+	}
+	own[sequence] = state
+	return deleteCopies(ctx, idx, s, stored, own)
+}
+
+// putCopy puts a copy of the index into the store, and returns its sequence, which is at least the
+// given one.
+func putCopy(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, sequence int64, now time.Time, state sqliteindex.CopyState) (int64, error) {
+	sequence, err := idx.BeginCopy(ctx, sequence)
+	if err != nil {
+		return 0, err
 	}
 	err = idx.Copy(ctx, func(file io.Reader, bytes int64) error {
 		return journal.WriteIndexCopy(keys, sequence, now, file, bytes, func(name string, data []byte) error {
@@ -78,13 +89,48 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 		})
 	})
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if err := idx.EndCopy(ctx, sequence, state); err != nil {
-		return err
+	return sequence, idx.EndCopy(ctx, sequence, state)
+}
+
+// ReplaceCopies puts a copy of the index into the store, and deletes all other copies of this index,
+// the last sound one too. A damaged index replaces nothing. It returns the number of copies of another
+// index, which stay.
+func ReplaceCopies(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, now time.Time) (others int, err error) {
+	if err := idx.Check(ctx); err != nil {
+		return 0, err
 	}
-	own[sequence] = state
-	return deleteCopies(ctx, idx, s, stored, own)
+	stored, err := copies(ctx, s)
+	if err != nil {
+		return 0, err
+	}
+	own, err := idx.Copies(ctx)
+	if err != nil {
+		return 0, err
+	}
+	sequence := now.UnixMilli()
+	for n := range stored {
+		sequence = max(sequence, n+1)
+	}
+	if _, err = putCopy(ctx, idx, s, keys, sequence, now, sqliteindex.CopySound); err != nil {
+		return 0, err
+	}
+	for n, names := range stored {
+		if _, is := own[n]; !is {
+			others++
+			continue
+		}
+		if err := s.Delete(ctx, names...); err != nil {
+			return others, err
+		}
+	}
+	for n := range own {
+		if err := idx.ForgetCopy(ctx, n); err != nil {
+			return others, err
+		}
+	}
+	return others, nil
 }
 
 // lastSound returns the sequence of the last sound copy. If there is none, it returns the first

@@ -40,6 +40,11 @@ func Prune(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, lockD
 	if r, err = prune.Run(ctx, o); err != nil {
 		return r, err
 	}
+	removed, err := rebase(ctx, idx, keys, o, copied)
+	if err != nil {
+		return r, err
+	}
+	r.Snapshots += removed
 	if r.Packs > 0 || r.Thinned > 0 || r.Versions > 0 || r.Snapshots > 0 {
 		err = copied(ctx)
 	}

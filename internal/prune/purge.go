@@ -1,0 +1,461 @@
+package prune
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// PurgeOptions are the settings of a Purge.
+type PurgeOptions struct {
+	Options
+	ID         backup.PackID // of the purge
+	Repository *backup.Repository
+	// Opener opens packs, and Hasher verifies the chunks in them. Without an Opener, packs that also
+	// have chunks that are needed stay.
+	Opener *seal.Opener
+	Hasher *chunk.Hasher
+	Sealer *seal.Sealer
+}
+
+// Purged is what a Purge did, and the proof of it.
+type Purged struct {
+	Chunks  int64 // of the purge
+	Shared  int64 // of these, needed by other files, and so kept
+	Objects int   // deleted, of those that had the others
+	Sealed  int   // objects that were written, with what is needed of these
+	Freed   int64 // stored bytes
+	Copied  int64 // stored bytes of the new objects
+	// Left is the number of objects that stay, although they have chunks that nothing needs, and Why
+	// is the reason of one of them.
+	Left int
+	Why  error
+	// Places is the number of places that the index still has of chunks that nothing needs, and Present
+	// the number of deleted objects that the store still has. Both are 0 if Left is.
+	Places, Present int64
+	Orphans         Swept
+}
+
+// Purge deletes the chunks of a purge that nothing else needs. Unlike Run, it leaves nothing of a
+// pack with such a chunk: what is needed of the pack is opened and sealed again, in a new pack whose
+// table does not name the chunk. Like compaction, it condemns the packs before it finds out what is
+// needed, so backups go on (I6). After an error, or a crash, it can be called again. It counts as
+// one deletion that somebody has confirmed, and no brake stops it.
+func Purge(ctx context.Context, o PurgeOptions) (Purged, error) {
+	if o.MemoryBytes <= 0 {
+		o.MemoryBytes = defaultMemory
+	}
+	u := &purge{pass: &pass{Options: o.Options}, o: &o}
+	err := u.lead(ctx, u.run)
+	u.result.Orphans = u.pass.result.Swept
+	return u.result, err
+}
+
+// A purge is one Purge.
+type purge struct {
+	*pass
+	o      *PurgeOptions
+	result Purged
+	left   map[backup.PackID]bool
+}
+
+func (u *purge) run(ctx context.Context) error {
+	u.step("finishing the last run")
+	u.left = map[backup.PackID]bool{}
+	if err := u.load(ctx); err != nil {
+		return err
+	}
+	if err := u.finish(ctx); err != nil {
+		return err
+	}
+	if err := u.eachGroup(ctx, u.group); err != nil {
+		return err
+	}
+	if err := u.history(ctx); err != nil {
+		return err
+	}
+	if u.Sweep {
+		if err := u.sweepSections(ctx, Sections); err != nil {
+			return err
+		}
+	}
+	if u.result.Left = len(u.left); u.result.Left > 0 {
+		return nil
+	}
+	return u.prove(ctx)
+}
+
+// eachGroup calls do with the chunks of the purge, as many at a time as memory allows.
+func (u *purge) eachGroup(ctx context.Context, do func(context.Context, map[backup.ChunkID]bool) error) error {
+	limit := u.exactChunks() / 4
+	for after := (backup.ChunkID{}); ; {
+		ids, err := u.Index.(purges).PurgeChunks(ctx, u.o.ID, after, limit)
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		group := make(map[backup.ChunkID]bool, len(ids))
+		for _, id := range ids {
+			group[id] = true
+		}
+		if err := do(ctx, group); err != nil {
+			return err
+		}
+		after = ids[len(ids)-1]
+	}
+}
+
+// purges is what a purge needs of the index, beside what pruning needs.
+type purges interface {
+	PurgeChunks(ctx context.Context, id backup.PackID, after backup.ChunkID, limit int) ([]backup.ChunkID, error)
+	NotePurgeObjects(ctx context.Context, id backup.PackID, objects []index.StoredObject) error
+	PurgeObjects(ctx context.Context, id backup.PackID) ([]index.StoredObject, error)
+}
+
+// group deletes those of the chunks that nothing needs.
+func (u *purge) group(ctx context.Context, ids map[backup.ChunkID]bool) error {
+	u.step("finding the packs of what was removed")
+	has := map[backup.PackID]bool{} // objects
+	for place, err := range u.Index.Places(ctx, nil) {
+		if err != nil {
+			return err
+		}
+		if i, ok := u.rows[place.Pack]; ok && ids[place.Chunk] && !u.packs[i].Deleting {
+			has[u.packs[i].Object] = true
+		}
+	}
+	byID := map[backup.PackID]*object{}
+	for i := range u.packs {
+		k := &u.packs[i]
+		if !has[k.Object] || k.Deleting {
+			continue
+		}
+		if k.Running {
+			u.leave(k.Object, errors.New("a backup that is running has written it"))
+		}
+		if byID[k.Object] == nil {
+			byID[k.Object] = &object{}
+		}
+		o := byID[k.Object]
+		o.packs, o.bytes, o.chunks = append(o.packs, i), o.bytes+k.Bytes, o.chunks+k.Chunks
+	}
+	var round []*object
+	bytes, chunks := int64(0), int64(0)
+	for _, id := range slices.SortedFunc(maps.Keys(byID), func(a, b backup.PackID) int {
+		return cmp.Compare(u.packs[byID[a].packs[0]].Row, u.packs[byID[b].packs[0]].Row)
+	}) {
+		o := byID[id]
+		if u.left[id] {
+			continue
+		}
+		if len(round) > 0 && (bytes+o.bytes > roundBytes || chunks+o.chunks > int64(u.exactChunks()/4)) {
+			if err := u.purgeRound(ctx, round, ids); err != nil {
+				return err
+			}
+			round, bytes, chunks = nil, 0, 0
+		}
+		round, bytes, chunks = append(round, o), bytes+o.bytes, chunks+o.chunks
+	}
+	return u.purgeRound(ctx, round, ids)
+}
+
+func (u *purge) leave(object backup.PackID, why error) {
+	u.left[object], u.result.Why = true, why
+}
+
+// purgeRound condemns the packs of objects, finds out what is needed of them, and replaces or deletes
+// those that have chunks that nothing needs.
+func (u *purge) purgeRound(ctx context.Context, objects []*object, ids map[backup.ChunkID]bool) error {
+	if len(objects) == 0 {
+		return nil
+	}
+	u.step("condemning the packs of what was removed")
+	var all []int
+	for _, o := range objects {
+		all = append(all, o.packs...)
+	}
+	fence, err := u.Index.Fence(ctx)
+	if err != nil {
+		return err
+	}
+	needed, err := u.Index.Needed(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := u.Index.Condemn(ctx, u.term, u.rowsOf(all)); err != nil {
+		return err
+	}
+	contents, ok, err := u.contents(ctx, fence, needed, all)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return errors.Join(fmt.Errorf("%d bytes of memory do not suffice for what is needed of these packs: %w", u.MemoryBytes, backup.ErrUnavailable),
+			u.Index.Acquit(ctx, u.term, u.rowsOf(all)))
+	}
+	var stay, gone []int
+	for _, o := range objects {
+		dead, live := u.judge(o, contents, ids)
+		if !dead {
+			stay = append(stay, o.packs...)
+			continue
+		}
+		replaced, err := u.replace(ctx, o, contents, live)
+		if err != nil {
+			return err
+		}
+		if !replaced {
+			stay = append(stay, o.packs...)
+			continue
+		}
+		gone = append(gone, o.packs...)
+	}
+	if err := u.Index.Acquit(ctx, u.term, u.rowsOf(stay)); err != nil {
+		return err
+	}
+	for _, i := range gone {
+		u.packs[i].Deleting = true
+	}
+	return u.delete(ctx, gone)
+}
+
+// judge reports whether an object has chunks of the purge that nothing needs, and whether it has
+// chunks that are needed.
+func (u *purge) judge(o *object, contents map[int64]*content, ids map[backup.ChunkID]bool) (dead, live bool) {
+	for _, i := range o.packs {
+		c := contents[u.packs[i].Row]
+		for n, place := range c.places {
+			live = live || c.live[n]
+			dead = dead || !c.live[n] && ids[place.Chunk]
+		}
+	}
+	return dead, live
+}
+
+// replace makes the packs of an object Deleting. What is needed of them is sealed again first. It
+// returns false if the object must stay.
+func (u *purge) replace(ctx context.Context, o *object, contents map[int64]*content, live bool) (bool, error) {
+	first := &u.packs[o.packs[0]]
+	if live && u.o.Opener == nil {
+		u.leave(first.Object, errors.New("it has files that are needed, too, and cannot be divided without an identity"))
+		return false, nil
+	}
+	note := func() error {
+		err := u.Index.(purges).NotePurgeObjects(ctx, u.o.ID, []index.StoredObject{{Snapshot: first.Snapshot, ID: first.Object}})
+		u.result.Objects++
+		u.result.Freed += o.bytes
+		return err
+	}
+	if !live {
+		if err := note(); err != nil {
+			return false, err
+		}
+		return true, u.Index.Deleting(ctx, u.term, u.rowsOf(o.packs))
+	}
+	u.step("sealing again what is needed of packs")
+	data, packs, err := u.seal(ctx, o, contents)
+	switch {
+	case errors.Is(err, backup.ErrNotFound), errors.Is(err, backup.ErrCorrupt), errors.Is(err, backup.ErrInvalid):
+		u.leave(first.Object, fmt.Errorf("%w (bctl doctor says more)", err))
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	id := backup.NewPackID()
+	plan, err := u.Index.Plan(ctx, u.term, first.Snapshot, id)
+	if err != nil {
+		return false, err
+	}
+	if err := u.Store.Put(ctx, store.PackName(first.Snapshot, id), data); err != nil {
+		return false, err
+	}
+	if err := note(); err != nil {
+		return false, err
+	}
+	// Once this is durable, the needed chunks are at both places, and the old packs are not relied on.
+	if err := u.Index.Move(ctx, u.term, index.Move{Plan: plan, Dead: u.rowsOf(o.packs), New: packs}); err != nil {
+		return false, err
+	}
+	u.result.Sealed++
+	u.result.Copied += int64(len(data))
+	return true, nil
+}
+
+// seal returns an object with the chunks of an object's packs that are needed: packs in a row, with
+// keys of their own.
+func (u *purge) seal(ctx context.Context, o *object, contents map[int64]*content) (data []byte, packs []index.NewPack, err error) {
+	r := resealing{purge: u, done: map[backup.ChunkID]bool{}}
+	if r.compress, err = pack.NewCompressor(u.o.Repository.Codec); err != nil {
+		return nil, nil, err
+	}
+	for _, i := range o.packs {
+		if err := r.add(ctx, &u.packs[i], contents[u.packs[i].Row]); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := r.end(); err != nil {
+		return nil, nil, err
+	}
+	return r.data, r.packs, nil
+}
+
+// A resealing is one seal.
+type resealing struct {
+	*purge
+	compress *pack.Compressor
+	writer   *pack.Writer // nil: none is begun
+	next     index.NewPack
+	done     map[backup.ChunkID]bool
+
+	data  []byte
+	packs []index.NewPack
+}
+
+// add adds the needed chunks of a pack. All of them must be there.
+func (r *resealing) add(ctx context.Context, k *packState, c *content) error {
+	wanted := map[backup.ChunkID]bool{}
+	for n, place := range c.places {
+		if c.live[n] && !r.done[place.Chunk] {
+			wanted[place.Chunk] = true
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	at := pack.Place{Object: store.PackName(k.Snapshot, k.Object), Offset: k.Offset, Bytes: k.Bytes}
+	reader, err := pack.Open(ctx, r.Store, at, r.o.Repository.ID, cmp.Or(k.Sealed, k.PackPlace.Pack), r.o.Opener)
+	if err != nil {
+		return err
+	}
+	for n, f := range reader.Frames() {
+		kept := slices.DeleteFunc(slices.Clone(f.Chunks), func(c pack.ChunkInfo) bool { return !wanted[c.Hash.ID()] })
+		if f.Removed || len(kept) == 0 {
+			continue
+		}
+		sealed, err := r.Store.GetRange(ctx, nil, at.Object, at.Offset+f.Offset, f.SealedLength)
+		if err != nil {
+			return err
+		}
+		raw, err := reader.DecodeFrame(nil, uint32(n), sealed, r.o.Hasher)
+		if err != nil {
+			return err
+		}
+		if err := r.frame(raw, kept, wanted); err != nil {
+			return err
+		}
+	}
+	if len(wanted) > 0 {
+		return fmt.Errorf("pack %s lacks %d chunks that it should have: %w", k.PackPlace.Pack, len(wanted), backup.ErrCorrupt)
+	}
+	return nil
+}
+
+// frame adds the chunks of a frame, whose plaintext is raw. A chunk that a pack has twice is added once.
+func (r *resealing) frame(raw []byte, chunks []pack.ChunkInfo, wanted map[backup.ChunkID]bool) error {
+	var plain []byte
+	var kept []pack.Chunk
+	for _, c := range chunks {
+		id := c.Hash.ID()
+		if !wanted[id] {
+			continue
+		}
+		delete(wanted, id)
+		r.done[id] = true
+		kept = append(kept, pack.Chunk{Hash: c.Hash, Offset: uint32(len(plain)), Length: c.Length})
+		plain = append(plain, raw[c.Offset:][:c.Length]...)
+	}
+	if len(kept) == 0 {
+		return nil
+	}
+	body, codec := r.compress.Compress(nil, plain)
+	f := pack.Frame{Codec: codec, RawLength: len(plain), Body: body, Chunks: kept}
+	if r.writer != nil && !r.writer.Fits(f) {
+		if err := r.end(); err != nil {
+			return err
+		}
+	}
+	if r.writer == nil {
+		r.next = index.NewPack{Pack: backup.NewPackID(), Sealed: backup.NewPackID(), Offset: int64(len(r.data))}
+		var err error
+		if r.writer, err = pack.NewWriter(pack.KindData, r.o.Repository.ID, r.next.Sealed, r.o.Sealer, nil); err != nil {
+			return err
+		}
+	}
+	n, err := r.writer.Add(f)
+	for _, c := range kept {
+		r.next.Chunks = append(r.next.Chunks, backup.ChunkPlace{ID: c.Hash.ID(), Frame: n, Offset: c.Offset, Length: c.Length})
+	}
+	return err
+}
+
+// end finishes the pack that was begun.
+func (r *resealing) end() error {
+	if r.writer == nil {
+		return nil
+	}
+	r.next.FrameBytes = slices.Clone(r.writer.FrameBytes())
+	data, err := r.writer.Finish()
+	if err != nil {
+		return err
+	}
+	r.next.Bytes = int64(len(data))
+	r.data, r.packs, r.writer = append(r.data, data...), append(r.packs, r.next), nil
+	return nil
+}
+
+// prove counts what is left of the chunks of the purge that nothing needs.
+func (u *purge) prove(ctx context.Context) error {
+	needed, err := u.Index.Needed(ctx, nil)
+	if err != nil {
+		return err
+	}
+	u.step("looking for what was removed")
+	err = u.eachGroup(ctx, func(ctx context.Context, ids map[backup.ChunkID]bool) error {
+		u.result.Chunks += int64(len(ids))
+		drop := func(id *backup.ChunkID) error {
+			if ids[*id] {
+				u.result.Shared++
+				delete(ids, *id)
+			}
+			return nil
+		}
+		if err := u.references(ctx, nil, needed, drop); err != nil {
+			return err
+		}
+		for place, err := range u.Index.Places(ctx, nil) {
+			if err != nil {
+				return err
+			}
+			if ids[place.Chunk] {
+				u.result.Places++
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	objects, err := u.Index.(purges).PurgeObjects(ctx, u.o.ID)
+	if err != nil {
+		return err
+	}
+	u.result.Objects = len(objects)
+	for _, o := range objects {
+		switch _, err := u.Store.Stat(ctx, store.PackName(o.Snapshot, o.ID)); {
+		case err == nil:
+			u.result.Present++
+		case !errors.Is(err, backup.ErrNotFound):
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,370 @@
+package cli
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/browse"
+	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/source/posix"
+	"github.com/bctl/bctl/internal/tty"
+	"github.com/bctl/bctl/services/bctl/embedded"
+	"github.com/bctl/bctl/services/bctl/open"
+)
+
+type purgeCommand struct {
+	app    *app
+	which  which
+	path   string
+	since  time.Time
+	reason string
+	dryRun bool
+	yes    bool
+	resume bool
+	in     *bufio.Reader
+	asks   bool // stdin and stderr are a terminal
+
+	repository *repository
+	index      *sqliteindex.Index
+	found      []purgeOf
+}
+
+// A purgeOf is what is purged of a shard.
+type purgeOf struct {
+	index.Purged
+	shard index.ShardStatus
+}
+
+func newPurge(a *app) *cobra.Command {
+	c := &purgeCommand{app: a}
+	cmd := &cobra.Command{
+		Use:   "purge --path PATH --reason TEXT",
+		Short: "Remove a file or directory from all snapshots",
+		Long: `Removes a file, or a directory with all that is below it, from the snapshots
+that have it: name, attributes and content. All other files stay as they are.
+PATH is a path within a shard, or as it is on the filer. All shards that have it
+are changed, or those that --filer and --shard select; with --since, only
+snapshots that started then or later.
+
+Content that other files share stays. The rest is deleted from the index and the
+store. A pack that also has content of other files is opened, and what is needed
+of it is stored again: that needs an identity. At the end, purge looks for what
+is left, and reports it. The log (bctl log) keeps who, when and why, and how
+much was removed, but not the name: do not write it into --reason.
+
+The files of the filer are not touched. If the path still exists there, the next
+backup takes it again unless you exclude it.
+
+--dry-run lists what would be removed, and changes nothing. A purge that was
+interrupted goes on with --resume. Snapshots on hold are refused, and so is a
+shard that is being backed up (status 11). Large purges need a confirmation
+(bctl brake). Works in a repository on one machine.`,
+		Example: `  bctl purge --path /home/alice/tax.pdf --reason 'request 4711' --dry-run
+  bctl purge --path /home/alice/tax.pdf --reason 'request 4711' --yes
+  bctl purge --path alice --shard /home --since 2026-01-01 --reason 'ticket 12'
+  bctl purge --resume`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			in := cmd.InOrStdin()
+			file, is := in.(*os.File)
+			c.in, c.asks = bufio.NewReader(in), is && tty.Is(file) && a.term.isTerminal
+			if err := c.check(); err != nil {
+				return err
+			}
+			return c.run(cmd.Context())
+		},
+	}
+	c.which.flags(a, cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&c.path, "path", "", "the `PATH` to remove")
+	sinceFlag(flags, &c.since, "since", "only from snapshots that started at or after `TIME`: 2006-01-02, RFC 3339, or 24h (ago)")
+	flags.StringVar(&c.reason, "reason", "", "why, a `TEXT` for the log, without the name (required)")
+	flags.BoolVar(&c.dryRun, "dry-run", false, "only list what would be removed")
+	flags.BoolVarP(&c.yes, "yes", "y", false, "do not ask")
+	flags.BoolVar(&c.resume, "resume", false, "go on with purges that are not complete")
+	return cmd
+}
+
+// check fails unless the arguments define what to remove.
+func (c *purgeCommand) check() error {
+	if c.resume {
+		if c.path != "" || c.reason != "" || c.dryRun || !c.since.IsZero() || c.which != (which{}) {
+			return usage("--resume takes no other flags: what is purged was said when it began")
+		}
+		return nil
+	}
+	if c.path == "" {
+		return usage("say what to remove, with --path PATH")
+	}
+	path, err := browse.CleanPath(c.path)
+	if err != nil {
+		return usage("%v", err)
+	}
+	if path == "" {
+		return usage("--path is the root of a shard: forget its snapshots instead (bctl forget)")
+	}
+	if strings.TrimSpace(c.reason) == "" {
+		return usage("say why, with --reason TEXT: the log keeps it")
+	}
+	if _, name := backup.Split(path); strings.Contains(c.reason, name) {
+		return usage("--reason has the name %s, and the log would keep it: give another reason, such as the number of a request", display(name))
+	}
+	if !c.dryRun && !c.yes && !c.asks {
+		return usage("purge cannot be undone: look with --dry-run, and then give --yes")
+	}
+	return nil
+}
+
+func (c *purgeCommand) run(ctx context.Context) (err error) {
+	if c.repository, err = c.app.openRepository(ctx, toWrite); err != nil {
+		return err
+	}
+	defer c.repository.close()
+	var local bool
+	if c.index, local = c.repository.index.(*sqliteindex.Index); !local {
+		return errors.New("bctl purge works in a repository on one machine (--repo), and not in a fleet: nothing was changed. In a fleet, forget the snapshots that have the path (bctl forget)")
+	}
+	if c.resume {
+		return c.goOn(ctx)
+	}
+	if err := c.find(ctx); err != nil {
+		return err
+	}
+	if err := c.list(); err != nil || c.dryRun {
+		return err
+	}
+	if err := c.agree(); err != nil {
+		return err
+	}
+	if err := c.app.aloneWithIndex(); err != nil {
+		return err
+	}
+	done, err := c.brake(ctx)
+	if err != nil {
+		return err
+	}
+	for n := range c.found {
+		f := &c.found[n]
+		purge := f.Purge
+		purge.ID = backup.NewPackID()
+		if f.Purged, err = c.index.BeginPurge(ctx, purge, false); err != nil {
+			return c.refused(err, &f.shard)
+		}
+		if err := c.finish(ctx, f.Purge, &f.shard); err != nil {
+			return err
+		}
+	}
+	return done()
+}
+
+// aloneWithIndex prevents all other processes from writing to the index, which this process has
+// opened for writing.
+func (a *app) aloneWithIndex() error {
+	err := syscall.Flock(int(a.indexLock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return &busyError{fmt.Sprintf("a backup or another command writes to the index; run this command again when it has ended (it holds %s)", a.indexLock.Name())}
+	}
+	return err
+}
+
+// find finds the shards that have the path, and what would be removed.
+func (c *purgeCommand) find(ctx context.Context) error {
+	if err := c.which.exists(ctx, c.index); err != nil {
+		return err
+	}
+	shards, err := c.index.ListShards(ctx, index.ShardFilter{Filer: c.which.filer, Name: c.which.shard, Retired: true})
+	if err != nil {
+		return err
+	}
+	for n := range shards {
+		for _, path := range c.pathsIn(&shards[n]) {
+			p := index.Purge{Shard: shards[n].ID, Path: path, Since: c.since, By: operator(), Reason: c.reason}
+			found, err := c.index.BeginPurge(ctx, p, true)
+			if errors.Is(err, backup.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return c.refused(err, &shards[n])
+			}
+			c.found = append(c.found, purgeOf{found, shards[n]})
+			break
+		}
+	}
+	if len(c.found) == 0 {
+		since := ""
+		if !c.since.IsZero() {
+			since = " that started at " + zoned(c.since) + " or later"
+		}
+		return absent("no snapshot%s%s has %s (bctl ls SNAPSHOT lists what a snapshot has)", &c.which, since, display(c.path))
+	}
+	return nil
+}
+
+// pathsIn returns the paths within a shard that the user may mean.
+func (c *purgeCommand) pathsIn(s *index.ShardStatus) (paths []string) {
+	path, err := browse.CleanPath(c.path)
+	if err != nil {
+		return nil
+	}
+	paths = append(paths, path)
+	root, err := posix.Path(s.Source)
+	if err != nil {
+		root = s.Name
+	}
+	if below, ok := strings.CutPrefix("/"+path, strings.TrimSuffix(root, "/")+"/"); ok && filepath.IsAbs(c.path) && below != "" && below != path {
+		paths = append(paths, below)
+	}
+	return paths
+}
+
+// refused explains why the index refuses a purge.
+func (c *purgeCommand) refused(err error, s *index.ShardStatus) error {
+	of := display(s.Filer.Name) + " " + display(s.Name)
+	text := strings.TrimSuffix(err.Error(), ": "+cmp.Or(errors.Unwrap(err), err).Error())
+	switch {
+	case errors.Is(err, index.ErrKept):
+		return fmt.Errorf("%s: %s, and nothing was removed: remove the hold first (bctl hold rm), or purge only what is newer (--since)", of, text)
+	case errors.Is(err, backup.ErrRunning):
+		return &busyError{fmt.Sprintf("%s is being backed up or restored (%s), and nothing was removed: run this command again when that has ended", of, text)}
+	case errors.Is(err, backup.ErrExists):
+		return fmt.Errorf("%s has %s: go on with it first (bctl purge --resume)", of, text)
+	}
+	return wrongSetting(err)
+}
+
+// agree asks for a confirmation.
+func (c *purgeCommand) agree() error {
+	if c.yes {
+		return nil
+	}
+	fmt.Fprint(c.app.term, "This cannot be undone. Remove it? [y/N] ")
+	line, err := c.in.ReadString('\n')
+	switch strings.ToLower(strings.TrimSpace(line)) {
+	case "y", "yes":
+		return nil
+	}
+	if err != nil {
+		c.app.term.println("")
+	}
+	return errors.New("nothing was removed")
+}
+
+// brake stops a purge of a large share of what is stored, until operators have confirmed it. done
+// notes that the confirmation is used up.
+func (c *purgeCommand) brake(ctx context.Context) (done func() error, err error) {
+	d := index.Deletion{By: operator()}
+	for n := range c.found {
+		d.Bytes += c.found[n].Total.Bytes
+	}
+	for p, err := range c.index.Packs(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		d.OfBytes += p.Bytes
+	}
+	err = c.index.MayDelete(ctx, d)
+	var stopped *index.StoppedError
+	if errors.As(err, &stopped) {
+		s := stopOf{Stop: stopped.Stop}
+		return nil, fmt.Errorf("this would remove %s. That needs a confirmation, and nothing was removed. To go on, type bctl confirm %d, and then this command again", s.what(), s.ID)
+	}
+	return func() error { return c.index.Deleted(ctx, d, true) }, err
+}
+
+// goOn finishes the purges that are not complete.
+func (c *purgeCommand) goOn(ctx context.Context) error {
+	pending, err := c.index.Purges(ctx)
+	if err != nil {
+		return err
+	}
+	if len(pending) == 0 {
+		return c.app.result(struct {
+			Type    string `json:"type"`
+			Pending int    `json:"pending"`
+		}{"purges", 0}, "all purges are complete\n")
+	}
+	if err := c.app.aloneWithIndex(); err != nil {
+		return err
+	}
+	shards, err := shardsByID(ctx, c.index)
+	if err != nil {
+		return err
+	}
+	for _, p := range pending {
+		shard := shards[p.Shard]
+		if shard == nil {
+			return fmt.Errorf("purge %s is of a shard that the index does not have: %w", p.ID, backup.ErrCorrupt)
+		}
+		if err := c.finish(ctx, p, shard); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish carries out a purge that has begun, and reports it.
+func (c *purgeCommand) finish(ctx context.Context, p index.Purge, shard *index.ShardStatus) error {
+	o, err := c.options(p)
+	if err != nil {
+		return err
+	}
+	started := time.Now()
+	var proof embedded.PurgeProof
+	_, err = c.app.runPrune(func(with prune.Options) (prune.Summary, error) {
+		o.Progress = with.Progress
+		proof, err = embedded.Purge(ctx, o)
+		return prune.Summary{}, err
+	}, prune.Options{})
+	switch {
+	case errors.Is(err, prune.ErrBusy):
+		err = &busyError{err.Error() + "; go on with bctl purge --resume when that has ended"}
+	case err != nil:
+		c.app.term.println("The purge is not complete. Go on with bctl purge --resume.")
+	}
+	if err != nil {
+		return err
+	}
+	return c.report(&p, shard, &proof, time.Since(started))
+}
+
+// options returns what a purge needs. Without an identity, it does what it can.
+func (c *purgeCommand) options(p index.Purge) (o embedded.PurgeOptions, err error) {
+	a, r := c.app, c.repository
+	key, err := r.object.ReadCommitterKey(a.cfg.CommitterKey)
+	if err != nil {
+		return o, err
+	}
+	if o.Keys, err = open.JournalKeys(&r.object, key); err != nil {
+		return o, err
+	}
+	if o.LockDir, err = a.cfg.LockDir(); err != nil {
+		return o, err
+	}
+	o.Index, o.Purge, o.Repository, o.Sealer = c.index, p, &r.object.Repository, o.Keys.Sealer
+	o.Store, o.Log, o.By, o.Sweep = r.store, a.log, operator(), true
+	o.Holder = fmt.Sprintf("purge-%d-%s", os.Getpid(), backup.NewPackID())
+	opener, dedup, err := a.openSealed(r)
+	switch {
+	case err == nil:
+		o.Opener, o.Hasher = opener, chunk.NewHasher(dedup)
+	case a.cfg.Identity != "":
+		return o, err
+	default:
+		a.note("no identity: %v", err)
+	}
+	return o, nil
+}

@@ -1,0 +1,189 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// minRebased is the least number of forgotten snapshots for which the journal of a shard is written
+// again.
+const minRebased = 8
+
+// rebase writes the journals of shards again in which more forgotten snapshots are needed than kept
+// ones, because chains of segments go through them. Afterwards each kept snapshot is based on the kept
+// one before it, the first is a checkpoint, and the forgotten ones are removed. What a shard's journal
+// takes is so in proportion to what is kept. Snapshots do not change, so backups and restores go on.
+// It returns how many forgotten snapshots were removed.
+func rebase(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, o prune.Options, copied func(context.Context) error) (removed int, err error) {
+	forgotten, err := idx.Forgotten(ctx)
+	if err != nil {
+		return 0, err
+	}
+	needed := map[backup.ShardID]int{}
+	for _, f := range forgotten {
+		if f.Needed {
+			needed[f.Shard]++
+		}
+	}
+	rebased := false
+	for shard, n := range needed {
+		journals, err := idx.Journals(ctx, shard)
+		if err != nil {
+			return 0, err
+		}
+		kept, stale := 0, false
+		for i := range journals {
+			if journals[i].State == backup.Committed {
+				kept++
+			}
+			stale = stale || journals[i].Stale // a prune was killed
+		}
+		if !stale && (n < minRebased || n < kept) {
+			continue
+		}
+		if err := idx.MarkStale(ctx, shard); err != nil {
+			return 0, err
+		}
+		// A rebuilt index knows that the store may have newer records.
+		if err := copied(ctx); err != nil {
+			return 0, err
+		}
+		a := amending{index: idx, store: o.Store, keys: keys, shard: shard}
+		if err := a.run(ctx); err != nil {
+			return 0, err
+		}
+		rebased = true
+	}
+	if !rebased {
+		return 0, nil
+	}
+	return prune.RemoveForgotten(ctx, o)
+}
+
+// An amending writes the journal of a shard again.
+type amending struct {
+	index   *sqliteindex.Index
+	store   store.Store
+	keys    journal.Keys
+	shard   backup.ShardID
+	amended int
+}
+
+// run amends the stale records, from the first on: each segment has what its snapshot changed since
+// the kept one before it, and the first is a checkpoint. So nothing of a forgotten snapshot is
+// needed. Then it deletes what the amended records have replaced.
+func (a *amending) run(ctx context.Context) error {
+	journals, err := a.index.Journals(ctx, a.shard)
+	if err != nil {
+		return err
+	}
+	var base *backup.Snapshot
+	for i := range journals {
+		j := &journals[i]
+		snap, err := a.index.Snapshot(ctx, j.ID)
+		if err != nil {
+			return err
+		}
+		snap.State = j.State // that of a forgotten one is another
+		if j.Stale {
+			if err := a.amend(ctx, &snap, base, j); err != nil {
+				return fmt.Errorf("write the record of snapshot %s again: %w", j.ID.Short(), err)
+			}
+			a.amended++
+		}
+		if j.State == backup.Committed {
+			base = &snap
+		}
+	}
+	for i := range journals {
+		if j := &journals[i]; j.Sequence > 0 {
+			if err := a.clean(ctx, j); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// amend writes a new segment and an amended record of a snapshot. j is updated. The segment is durable
+// before the record names it, and both are before the index does.
+func (a *amending) amend(ctx context.Context, snap, base *backup.Snapshot, j *index.SnapshotJournal) error {
+	amendment := index.Amendment{ID: snap.ID, Sequence: j.Sequence + 1}
+	if snap.State == backup.Committed {
+		put := func(name string, data []byte) error { return a.store.Put(ctx, name, data) }
+		changes, before := a.index.AllPages(ctx, snap.ID), backup.PageSet{}
+		if base != nil {
+			amendment.Base = base.ID
+			changes, before = a.index.Difference(ctx, snap.ID, base.ID), base.Pages
+		}
+		segment, err := journal.WriteSegment(a.keys, snap, base == nil, before, changes, put)
+		if err != nil {
+			return err
+		}
+		if segment.Content != snap.Pages {
+			return fmt.Errorf("the index has %d of its %d pages, or other ones (bctl doctor says more): %w", segment.Content.Pages, snap.Pages.Pages, backup.ErrCorrupt)
+		}
+		amendment.Segment = backup.Segment{Attempt: segment.Attempt, Parts: segment.Parts, Checkpoint: segment.Checkpoint, Bytes: segment.Bytes}
+		if segment.Parts == 0 {
+			amendment.Segment = backup.Segment{}
+		}
+		snap.Segment = amendment.Segment
+	} else {
+		base = nil
+	}
+	for err := backup.ErrExists; errors.Is(err, backup.ErrExists); { // a killed process has put one
+		record := journal.NewCommit(snap, snap.Ended)
+		record.Amend(amendment.Sequence, base)
+		data, encodeErr := journal.EncodeCommit(a.keys, snap.ID, record, a.index.Problems(ctx, snap.ID))
+		if encodeErr != nil {
+			return encodeErr
+		}
+		if err = a.store.PutNew(ctx, store.AmendedName(snap.ID, amendment.Sequence), data); errors.Is(err, backup.ErrExists) {
+			amendment.Sequence++
+		} else if err != nil {
+			return err
+		}
+	}
+	if err := a.index.Amend(ctx, amendment); err != nil {
+		return err
+	}
+	j.Sequence, j.Base, j.Segment, j.Stale = amendment.Sequence, amendment.Base, amendment.Segment, false
+	return nil
+}
+
+// clean deletes the records and segments that the valid record of a snapshot has replaced, and what
+// killed processes have left of others.
+func (a *amending) clean(ctx context.Context, j *index.SnapshotJournal) error {
+	names, err := a.replaced(ctx, j)
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	return a.store.Delete(ctx, names...)
+}
+
+// replaced returns the objects of a snapshot's journal that its valid record does not name.
+func (a *amending) replaced(ctx context.Context, j *index.SnapshotJournal) (names []string, err error) {
+	valid := map[string]bool{store.AmendedName(j.ID, j.Sequence): true}
+	for part := range j.Segment.Parts {
+		valid[store.SegmentName(j.ID, j.Segment.Attempt, part)] = true
+	}
+	for _, prefix := range []string{store.SegmentsOf(j.ID), store.CommitName(j.ID)} {
+		for object, err := range a.store.List(ctx, prefix) {
+			if err != nil {
+				return nil, err
+			}
+			if !valid[object.Name] {
+				names = append(names, object.Name)
+			}
+		}
+	}
+	return names, nil
+}

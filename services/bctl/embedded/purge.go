@@ -1,0 +1,113 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/prune"
+)
+
+// PurgeOptions are the settings of a Purge.
+type PurgeOptions struct {
+	prune.PurgeOptions
+	Index   *sqliteindex.Index
+	Keys    journal.Keys
+	LockDir string
+	// Purge has begun: the index has nothing of the path any more.
+	Purge index.Purge
+}
+
+// A PurgeProof is what a Purge did and found.
+type PurgeProof struct {
+	prune.Purged
+	Amended     int   // records that this run has amended
+	Rows        int64 // of the index that have the path
+	Journal     int   // objects of the journal that have the path, or that no record names
+	Read        int   // objects of the journal that were read to find that; 0: there was no identity
+	OtherCopies int   // copies of another index, which stay
+	Complete    bool
+}
+
+// Purge carries out a purge that has begun, in a repository on one machine. After an error, or a
+// crash, it can be called again. Its steps are:
+//
+//  1. The store gets a copy of the index that has the purge, so that a rebuilt index goes on with it.
+//  2. The records and segments of the shard's snapshots are written again (amending).
+//  3. The chunks that nothing else needs are deleted (prune.Purge).
+//  4. It looks for what is left. If there is anything, the purge stays incomplete.
+//  5. The index forgets the path, and is written anew, so that its free pages do not have it.
+//  6. One copy of the index replaces all others.
+//  7. The index forgets the purge, and its log has the outcome.
+//
+// No other process may write to the index meanwhile.
+func Purge(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
+	path := filepath.Join(o.LockDir, "prune.lock")
+	unlock, err := lockFile(path)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return proof, fmt.Errorf("%w (it holds %s)", prune.ErrBusy, path)
+	}
+	if err != nil {
+		return proof, err
+	}
+	defer unlock()
+	if err := endTerm(ctx, o.Index); err != nil {
+		return proof, err
+	}
+	copied := func(ctx context.Context) error { return copyNow(ctx, o.Index, o.Store, o.Keys) }
+	o.step("copying the index")
+	if err := copied(ctx); err != nil {
+		return proof, err
+	}
+	o.step("writing the records of snapshots again")
+	a := amending{index: o.Index, store: o.Store, keys: o.Keys, shard: o.Purge.Shard}
+	if err := a.run(ctx); err != nil {
+		return proof, err
+	}
+	proof.Amended = a.amended
+	o.PurgeOptions.ID, o.Options.Index, o.BeforeDelete = o.Purge.ID, o.Index, copied
+	if proof.Purged, err = prune.Purge(ctx, o.PurgeOptions); err != nil || proof.Left > 0 {
+		return proof, err
+	}
+	if err := (&proving{&a, &o}).prove(ctx, &proof); err != nil {
+		return proof, err
+	}
+	if proof.Places > 0 || proof.Present > 0 || proof.Rows > 0 || proof.Journal > 0 {
+		return proof, nil
+	}
+	return proof, o.end(ctx, &proof)
+}
+
+func (o *PurgeOptions) step(name string) {
+	if o.Progress != nil {
+		o.Progress(name)
+	}
+}
+
+// end removes what a complete purge has left of the path.
+func (o *PurgeOptions) end(ctx context.Context, proof *PurgeProof) (err error) {
+	if err := o.Index.HidePurge(ctx, o.Purge.ID); err != nil {
+		return err
+	}
+	o.step("writing the index anew")
+	if err := o.Index.Vacuum(ctx); err != nil {
+		return err
+	}
+	o.step("replacing the copies of the index")
+	if proof.OtherCopies, err = ReplaceCopies(ctx, o.Index, o.Store, o.Keys, time.Now()); err != nil {
+		return err
+	}
+	outcome := fmt.Sprintf("complete: chunks %d, of which other files need %d; of the others, the index has %d places and the store %d objects of %d; rows, segments and records with the name %d",
+		proof.Chunks, proof.Shared, proof.Places, proof.Present, proof.Objects, proof.Rows+int64(proof.Journal))
+	if err := o.Index.EndPurge(ctx, o.Purge.ID, outcome); err != nil {
+		return err
+	}
+	proof.Complete = true
+	return copyNow(ctx, o.Index, o.Store, o.Keys)
+}

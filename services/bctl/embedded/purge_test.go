@@ -1,0 +1,332 @@
+package embedded_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/store/dirstore"
+	"github.com/bctl/bctl/services/bctl/embedded"
+)
+
+// errKilled is what a store returns once its process is dead.
+var errKilled = errors.New("killed")
+
+// A killedStore loses the process at a write: before it, or after it has been applied.
+type killedStore struct {
+	store.Store
+	at      int // the number of the last write; 0: none
+	applied bool
+	writes  int
+}
+
+func (s *killedStore) write(do func() error) error {
+	s.writes++
+	switch {
+	case s.at == 0 || s.writes < s.at:
+		return do()
+	case s.writes == s.at && s.applied:
+		return errors.Join(do(), errKilled)
+	}
+	return errKilled
+}
+
+func (s *killedStore) Put(ctx context.Context, name string, data []byte) error {
+	return s.write(func() error { return s.Store.Put(ctx, name, data) })
+}
+
+func (s *killedStore) PutNew(ctx context.Context, name string, data []byte) error {
+	return s.write(func() error { return s.Store.PutNew(ctx, name, data) })
+}
+
+func (s *killedStore) Delete(ctx context.Context, names ...string) error {
+	return s.write(func() error { return s.Store.Delete(ctx, names...) })
+}
+
+// A purgeWorld is a repository with some snapshots, of which each test gets a copy.
+type purgeWorld struct {
+	*machine
+	snapshots []backup.Snapshot
+	want      []string // the trees without what is purged
+}
+
+// secret is in the path of what is purged, and in no other.
+const secret = "klassified"
+
+func newPurgeWorld(t *testing.T) *purgeWorld {
+	t.Helper()
+	w := &purgeWorld{machine: newMachine(t)}
+	for n := range 4 {
+		w.grow(n)
+		dir := filepath.Join(w.tree, "d1", secret, "deep")
+		w.must(os.MkdirAll(dir, 0o700))
+		w.must(os.WriteFile(filepath.Join(dir, fmt.Sprint("small", n)), []byte(strings.Repeat(fmt.Sprint("secret ", n), 100)), 0o600))
+		w.must(os.WriteFile(filepath.Join(dir, "shared"), []byte(fmt.Sprint("file ", 1, 0)), 0o600)) // as d1/0/1 has it
+		s, err := w.backup(t.Context())
+		w.must(err)
+		w.snapshots = append(w.snapshots, s)
+		without := filepath.Join(t.TempDir(), "want")
+		w.must(exec.CommandContext(t.Context(), "cp", "-a", w.tree, without).Run())
+		w.must(os.RemoveAll(filepath.Join(without, "d1", secret)))
+		w.want = append(w.want, without)
+	}
+	w.must(w.Index.(*sqliteindex.Index).Forget(t.Context(), w.snapshots[1].ID, "tester", "no longer wanted"))
+	w.must(embedded.CopyIndex(t.Context(), w.index, w.Store, w.Keys, time.Now(), time.Now()))
+	return w
+}
+
+// copied returns a copy of the world.
+func (w *purgeWorld) copied(t *testing.T) *purgeWorld {
+	t.Helper()
+	c := &purgeWorld{machine: &machine{repository: &repository{T: t, Options: w.Options, opener: w.opener}, shard: w.shard, tree: w.tree}, snapshots: w.snapshots, want: w.want}
+	var err error
+	c.memory, err = os.MkdirTemp(filepath.Dir(w.memory), "bctl-test-") //nolint:usetesting // it syncs in no time
+	c.must(err)
+	t.Cleanup(func() { _ = os.RemoveAll(c.memory) })
+	c.must(w.index.Copy(t.Context(), readInto(filepath.Join(c.memory, "index.db"))))
+	c.must(os.CopyFS(filepath.Join(c.memory, "store"), os.DirFS(filepath.Join(w.memory, "store"))))
+	c.LockDir = filepath.Join(c.memory, "locks")
+	c.open()
+	return c
+}
+
+// open opens the repository as another process would.
+func (w *purgeWorld) open() {
+	w.Helper()
+	var err error
+	w.index, err = sqliteindex.Open(w.Context(), filepath.Join(w.memory, "index.db"))
+	w.must(err)
+	index := w.index
+	w.Cleanup(func() { _ = index.Close() })
+	w.Store, err = dirstore.Open(filepath.Join(w.memory, "store"))
+	w.must(err)
+	w.Index = w.index
+}
+
+// purge goes on with the purge that has begun.
+func (w *purgeWorld) purge(s store.Store) (embedded.PurgeProof, error) {
+	w.Helper()
+	pending, err := w.index.Purges(w.Context())
+	w.must(err)
+	if len(pending) == 0 {
+		return embedded.PurgeProof{Complete: true}, nil
+	}
+	o := embedded.PurgeOptions{Index: w.index, Keys: w.Keys, LockDir: w.LockDir, Purge: pending[0]}
+	o.Store, o.Log, o.Holder, o.By, o.Sweep = s, slog.New(slog.DiscardHandler), backup.NewPackID().String(), "tester", true
+	o.Repository, o.Opener, o.Hasher, o.Sealer = &w.Repository, w.opener, chunk.NewHasher(w.WorkerKey.Dedup), w.Keys.Sealer
+	return embedded.Purge(w.Context(), o)
+}
+
+func (w *purgeWorld) begin() {
+	w.Helper()
+	_, err := w.index.BeginPurge(w.Context(), index.Purge{ID: backup.NewPackID(), Shard: w.shard.ID, Path: "d1/" + secret, By: "tester", Reason: "request 1"}, false)
+	w.must(err)
+}
+
+// check restores all snapshots, and looks for the name.
+func (w *purgeWorld) check(what string) {
+	w.Helper()
+	for i, s := range w.snapshots {
+		if i == 1 {
+			continue
+		}
+		now, err := w.index.Snapshot(w.Context(), s.ID)
+		w.must(err)
+		to := filepath.Join(w.memory, "restored")
+		reported, err := w.restore(w.Context(), &now, to)
+		if err != nil || len(reported) > 0 {
+			w.Fatalf("%s: restore of number %d: %v, %v", what, s.Number, err, reported)
+		}
+		if differences := treetest.Compare(w.want[i], to); len(differences) > 1 { // the times of the directory
+			w.Fatalf("%s: number %d: %q", what, s.Number, differences)
+		}
+		w.must(os.RemoveAll(to))
+	}
+}
+
+// wantNoName looks for the name in all files of the repository that are not sealed.
+func (w *purgeWorld) wantNoName(what string) {
+	w.Helper()
+	err := filepath.WalkDir(w.memory, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if bytes.Contains(data, []byte(secret)) {
+			w.Errorf("%s: %s has the name", what, path)
+		}
+		return err
+	})
+	w.must(err)
+	for _, name := range w.copies() {
+		if len(w.copies()) > 2 {
+			w.Errorf("%s: copies %q", what, name)
+		}
+	}
+}
+
+func TestPurge(t *testing.T) {
+	w := newPurgeWorld(t).copied(t)
+	w.begin()
+	proof, err := w.purge(w.Store)
+	w.must(err)
+	if !proof.Complete || proof.Amended != 3 || proof.Objects == 0 || proof.Sealed == 0 || proof.Shared != 1 || proof.Chunks != 5 || proof.Read < 6 {
+		t.Fatalf("%+v", proof)
+	}
+	w.check("purged")
+	w.wantNoName("purged")
+	// A rebuilt index is the same.
+	path, _, err := w.rebuild()
+	w.must(err)
+	w.must(w.index.Close())
+	data, err := os.ReadFile(path)
+	w.must(err)
+	w.must(os.WriteFile(filepath.Join(w.memory, "index.db"), data, 0o600))
+	w.open()
+	w.check("rebuilt")
+}
+
+// A purge whose process is killed at any write to the store, before the write or after it, goes on.
+// Whatever has happened, all other files can be restored.
+func TestPurgeIsKilledAtEachWrite(t *testing.T) {
+	all, step := newPurgeWorld(t), 1
+	if testing.Short() {
+		step = 5
+	}
+	for _, applied := range []bool{false, true} {
+		for at := 1; ; at += step {
+			w := all.copied(t)
+			w.begin()
+			killed := &killedStore{Store: w.Store, at: at, applied: applied}
+			proof, err := w.purge(killed)
+			if err == nil {
+				if !proof.Complete || at < 15 {
+					t.Fatalf("%d writes: %+v", at, proof)
+				}
+				break
+			}
+			if !errors.Is(err, errKilled) {
+				t.Fatal(err)
+			}
+			what := fmt.Sprintf("killed at write %d, applied: %t", at, applied)
+			w.must(w.index.Close())
+			w.open()
+			if at%4 == 0 {
+				w.check(what)
+			}
+			if proof, err = w.purge(w.Store); err != nil || !proof.Complete {
+				t.Fatalf("%s: %+v, %v", what, proof, err)
+			}
+			if at%3 == 0 {
+				w.check(what)
+			}
+			w.wantNoName(what)
+			w.wantJournal(what)
+			w.must(w.index.Close())
+		}
+	}
+}
+
+// wantJournal checks that the store has a valid record and segment of each kept snapshot, and no
+// others.
+func (w *purgeWorld) wantJournal(what string) {
+	w.Helper()
+	journals, err := w.index.Journals(w.Context(), w.shard.ID)
+	w.must(err)
+	var want, got []string
+	for i := range journals {
+		j := &journals[i]
+		want = append(want, store.AmendedName(j.ID, j.Sequence))
+		for part := range j.Segment.Parts {
+			want = append(want, store.SegmentName(j.ID, j.Segment.Attempt, part))
+		}
+	}
+	for _, prefix := range []string{store.CommitsPrefix, store.SegmentsPrefix} {
+		for o, err := range w.Store.List(w.Context(), prefix) {
+			w.must(err)
+			got = append(got, o.Name)
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		w.Errorf("%s: the journal has\n%s\nwant\n%s", what, strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// readInto returns a function that writes a file.
+func readInto(path string) func(io.Reader, int64) error {
+	return func(file io.Reader, _ int64) error {
+		data, err := io.ReadAll(file)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, data, 0o600)
+	}
+}
+
+// Most snapshots are forgotten: a prune writes the journal of the rest again, and removes theirs.
+func TestJournalsAreRebased(t *testing.T) {
+	w := &purgeWorld{machine: newMachine(t)}
+	for n := range 14 {
+		w.must(os.MkdirAll(filepath.Join(w.tree, fmt.Sprint("d", n%3)), 0o700))
+		w.must(os.WriteFile(filepath.Join(w.tree, fmt.Sprint("d", n%3), fmt.Sprint(n)), []byte(fmt.Sprint("file ", n)), 0o600))
+		s, err := w.backup(t.Context())
+		w.must(err)
+		w.snapshots = append(w.snapshots, s)
+	}
+	kept := map[int]bool{0: true, 6: true, 13: true}
+	for i := range w.snapshots {
+		if !kept[i] {
+			w.must(w.index.Forget(t.Context(), w.snapshots[i].ID, "tester", "no longer wanted"))
+		}
+	}
+	o := prune.Options{Store: w.Store, Log: slog.New(slog.DiscardHandler), Holder: "tester", MaxUnused: 1}
+	r, err := embedded.Prune(t.Context(), w.index, w.Keys, w.LockDir, o)
+	w.must(err)
+	if r.Snapshots != 11 {
+		t.Errorf("%d snapshots removed", r.Snapshots)
+	}
+	w.wantJournal("pruned")
+	journals, err := w.index.Journals(t.Context(), w.shard.ID)
+	w.must(err)
+	if len(journals) != 3 || !journals[0].Segment.Checkpoint || journals[1].Base != w.snapshots[0].ID || journals[2].Base != w.snapshots[6].ID {
+		t.Errorf("%+v", journals)
+	}
+	for i := range w.snapshots {
+		if kept[i] {
+			now, err := w.index.Snapshot(t.Context(), w.snapshots[i].ID)
+			w.must(err)
+			if now.Pages != w.snapshots[i].Pages {
+				t.Errorf("number %d has other pages", now.Number)
+			}
+		}
+	}
+	w.wantRestored(&w.snapshots[13])
+	// Nothing to do again, and the next backup continues.
+	again, err := embedded.Prune(t.Context(), w.index, w.Keys, w.LockDir, o)
+	w.must(err)
+	s, err := w.backup(t.Context())
+	w.must(err)
+	if again.Snapshots != 0 || s.Segment.Parts != 0 && s.Segment.Checkpoint || s.BaseID != w.snapshots[13].ID {
+		t.Errorf("%+v, %+v", again, s.Segment)
+	}
+}
