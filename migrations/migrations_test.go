@@ -54,6 +54,9 @@ func TestEachMigrationSaysWhatWorksWithIt(t *testing.T) {
 		}
 	}
 	for version, oldest := range said[migrations.Postgres] {
+		if version > 12 { // which requires patches, in SQLite alone: bctl migrate --finish does in Postgres
+			oldest = max(oldest, 11)
+		}
 		if other, ok := said[migrations.SQLite][version]; ok && other != oldest {
 			t.Errorf("version %d works with binaries of version %d in Postgres, and %d in SQLite", version, oldest, other)
 		}
