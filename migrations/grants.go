@@ -61,7 +61,7 @@ var Privileges = []Privilege{
 	// pruner only, and other triggers that it deletes only snapshots that are forgotten, and packs
 	// that were condemned before.
 	{"pruner", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies", "snapshots", "pages",
-		"interrupted_pages", "packs", "chunks", "chunk_copies", "chunk_lists", "problems", "readings", "removed_snapshots"), nil},
+		"interrupted_pages", "packs", "chunks", "chunk_copies", "chunk_lists", "problems", "readings", "removed_snapshots", "holds", "catalogs"), nil},
 	{"pruner", may("DELETE"), in("snapshots", "pages", "interrupted_pages", "packs", "chunks", "chunk_copies", "chunk_lists", "problems", "readings"), nil},
 	{"pruner", may("INSERT"), in("removed_snapshots"), nil},
 	{"pruner", may("SELECT", "INSERT", "DELETE"), in("prunes"), nil}, // what it has freed
@@ -71,7 +71,9 @@ var Privileges = []Privilege{
 	{"pruner", may("SELECT", "INSERT"), in("leaders", "sweep"), nil},
 	{"pruner", may("UPDATE"), in("sweep"), of("section")},
 	{"pruner", may("UPDATE"), in("leaders"), of("holder", "epoch", "until")},
-	{"pruner", may("UPDATE"), in("packs"), of("condemned", "deleted")},
+	{"pruner", may("UPDATE"), in("packs"), of("condemned", "deleted", "locked_until")},
+	// It locks what snapshots need for longer, and notes that.
+	{"pruner", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("object_locks"), nil},
 	// A lock of a row needs this privilege.
 	{"pruner", may("UPDATE"), in("chunk_lists"), of("nested")},
 	// A chunk keeps the place of one of its copies.

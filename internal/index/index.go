@@ -91,6 +91,7 @@ type Index interface {
 	Scheduling
 	Forgetting
 	Pruning
+	Locking
 	Sweeping
 	Braking
 	// Close closes the connections.

@@ -160,7 +160,7 @@ type PruneWork struct {
 	Forgotten, Ended string
 	// Confirmed changes when an operator confirms what the brake has stopped.
 	Confirmed string
-	// Deleting is since when the oldest pack is Deleting; zero: there is none.
+	// Deleting is since when the oldest pack is Deleting whose lock has ended; zero: there is none.
 	Deleting time.Time
 	Now      time.Time
 }
@@ -184,6 +184,8 @@ type Move struct {
 	Plan   int64 // the row that Plan returned
 	Copies []PackCopy
 	Dead   []int64 // rows of packs without a needed frame
+	// LockedUntil is until when the new object is locked; zero: it is not.
+	LockedUntil time.Time
 }
 
 // A PackCopy is the copy of a pack in a new object.
@@ -204,6 +206,8 @@ type Pack struct {
 	Condemned bool
 	Deleting  bool
 	Running   bool // its snapshot has not ended
+	// LockedUntil is until when the object is locked; zero: that is not known.
+	LockedUntil time.Time
 }
 
 // A Forgotten is a snapshot that is forgotten.

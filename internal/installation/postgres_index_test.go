@@ -105,6 +105,7 @@ type byRoles struct {
 	index.Forgetting
 	index.Pruning
 	index.Sweeping
+	index.Locking
 	committer, operator, pruner *pgindex.Index
 	all                         []*pgindex.Index
 	user                        func(name string) *pgindex.Index // an operator with a name of its own

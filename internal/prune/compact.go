@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -90,7 +91,9 @@ func (p *pass) choose(maxChunks, maxBytes int64) (chosen []*object) {
 }
 
 // fixed reports whether the object of the pack stays as it is in this pass.
-func (k *packState) fixed() bool { return k.Running || k.Condemned || k.Deleting || k.chosen }
+func (k *packState) fixed() bool {
+	return k.Running || k.Condemned || k.Deleting || k.chosen || k.locked && !k.copied
+}
 
 // round condemns the packs of objects, finds the frames that are needed nevertheless, and copies
 // these into new objects. The packs are then deleted like those of which nothing is needed.
@@ -318,11 +321,30 @@ func (c *copying) flush(ctx context.Context) error {
 		return err
 	}
 	c.move.Plan = plan
+	if c.move.LockedUntil, err = c.lockCopies(ctx, store.PackName(c.snapshot, id)); err != nil {
+		return err
+	}
 	if err := c.Index.Move(ctx, c.term, c.move); err != nil {
 		return err
 	}
 	c.moved()
 	return nil
+}
+
+// lockCopies locks the next object for as long as the packs that it replaces are locked, or must be.
+func (c *copying) lockCopies(ctx context.Context, name string) (until time.Time, err error) {
+	if !c.ObjectLock {
+		return until, nil
+	}
+	for i := range c.move.Copies {
+		k := &c.packs[c.rows[c.move.Copies[i].Row]]
+		until = laterOf(until, laterOf(k.LockedUntil, k.need))
+	}
+	if !until.After(c.locks.Now) {
+		return time.Time{}, nil
+	}
+	c.result.Extended++
+	return until, c.Store.Lock(ctx, name, until)
 }
 
 // moved counts what flush did.
@@ -332,7 +354,10 @@ func (c *copying) moved() {
 		k := &c.packs[c.rows[copied.Row]]
 		c.result.Thinned++
 		c.result.Copied += copied.Bytes
-		c.result.Freed += k.Bytes - copied.Bytes
+		if !k.locked { // otherwise it is freed when its lock ends
+			c.result.Freed += k.Bytes - copied.Bytes
+			k.counted = true
+		}
 		c.result.KeptBytes -= k.Bytes - copied.Bytes
 		c.result.Unused -= k.unused
 		k.Deleting = true

@@ -32,15 +32,24 @@ func (p *pass) history(ctx context.Context) error {
 		if f.Needed {
 			continue
 		}
+		if noted := p.locks.Until[index.RecordLock(f.ID)]; noted.After(p.locks.Now) || p.ObjectLock && noted.IsZero() && p.isFresh(f.ID) {
+			p.result.Locked++
+			continue
+		}
 		// The record goes last: while it exists, the snapshot exists.
 		var names []string
 		for part := range f.Segment.Parts {
 			names = append(names, store.SegmentName(f.ID, f.Segment.Attempt, part))
 		}
-		if err := p.Store.Delete(ctx, names...); err != nil {
-			return err
+		err := p.Store.Delete(ctx, names...)
+		if err == nil {
+			err = p.Store.Delete(ctx, store.CommitName(f.ID))
 		}
-		if err := p.Store.Delete(ctx, store.CommitName(f.ID)); err != nil {
+		if _, locked := errors.AsType[*store.LockedError](err); locked {
+			p.result.Locked++
+			continue
+		}
+		if err != nil {
 			return err
 		}
 		switch err := p.Index.Remove(ctx, f.ID); {

@@ -23,10 +23,14 @@ var ErrBusy = errors.New("another prune of this repository is running")
 type Index interface {
 	index.Pruning
 	index.Sweeping
+	index.Locking
 	index.Leading
 	MayDelete(ctx context.Context, d index.Deletion) error
 	Deleted(ctx context.Context, d index.Deletion, complete bool) error
 	ListShards(ctx context.Context, f index.ShardFilter) ([]index.ShardStatus, error)
+	ListPolicies(ctx context.Context) ([]backup.Policy, error)
+	Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error)
+	Holds(ctx context.Context) ([]index.Hold, error)
 }
 
 // Options are the settings of a Run.
@@ -41,6 +45,8 @@ type Options struct {
 	// MaxUnused is the share of what is stored that may stay unused, in packs that are needed in part.
 	// If there is more, such packs are thinned. 1: none is.
 	MaxUnused float64
+	// ObjectLock: objects are locked (locks.go).
+	ObjectLock bool
 	// DryRun deletes nothing, and only returns what Run would delete.
 	DryRun bool
 	// Without are snapshots that a DryRun treats as forgotten.
@@ -69,7 +75,11 @@ type Summary struct {
 	KeptBytes int64 // stored bytes of these
 	Stored    int64 // stored bytes of all packs before
 	Unused    int64 // of KeptBytes, the frames of which no snapshot needs anything
-	Swept     Swept
+
+	Extended    int   // objects whose locks were extended
+	Locked      int   // packs and journals that nothing needs, and that stay until their locks end
+	LockedBytes int64 // stored bytes of these packs
+	Swept       Swept
 }
 
 // Role is the role of the process that prunes.
@@ -142,6 +152,10 @@ type pass struct {
 	frames []uint64      // a bit for each frame of each pack: it has a marked chunk
 
 	refused bool // the store does not let packs be copied
+
+	locks  index.Locks
+	known  map[backup.SnapshotID]*backup.Snapshot // of all shards, if objects are locked
+	wanted []wanted                               // locks that are not long enough
 }
 
 // A packState is a pack and what is marked of it.
@@ -152,6 +166,11 @@ type packState struct {
 	frames int
 	unused int64 // bytes of its frames without a marked chunk; of a pack without any, all bytes
 	chosen bool  // to be thinned, in this pass
+
+	locked  bool      // now
+	need    time.Time // until when it must be locked; zero: its lock is long enough
+	copied  bool      // copying what is needed of it costs less than locking all of it
+	counted bool      // as deleted, in the result
 }
 
 // renew renews the term until ctx is done. It ends ctx if the term is lost. The result waits for
@@ -207,8 +226,11 @@ func (p *pass) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.Index.MayDelete(ctx, p.wouldDelete(candidates)); err != nil {
+	if err := p.lock(ctx); err != nil {
 		return err
+	}
+	if err := p.Index.MayDelete(ctx, p.wouldDelete(candidates)); err != nil {
+		return errors.Join(err, p.lockRest(ctx))
 	}
 	err = p.carryOut(ctx, fence, candidates)
 	return errors.Join(err, p.Index.Deleted(context.WithoutCancel(ctx), index.Deletion{By: p.By, Bytes: p.result.Bytes + p.result.Freed}, err == nil))
@@ -234,6 +256,9 @@ func (p *pass) carryOut(ctx context.Context, fence map[backup.ShardID]backup.Sna
 	if err := p.compact(ctx); err != nil {
 		return err
 	}
+	if err := p.lockRest(ctx); err != nil {
+		return err
+	}
 	if err := p.history(ctx); err != nil || !p.Sweep {
 		return err
 	}
@@ -249,6 +274,9 @@ func (p *pass) dryRun(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := p.planLocks(ctx); err != nil {
+		return err
+	}
 	for _, i := range candidates {
 		p.deleted(&p.packs[i])
 	}
@@ -260,7 +288,7 @@ func (p *pass) dryRun(ctx context.Context) error {
 }
 
 func (p *pass) deleted(k *packState) {
-	k.Deleting = true
+	k.Deleting, k.counted = true, true
 	p.result.Packs++
 	p.result.Bytes += k.Bytes
 	p.result.Chunks += k.Chunks
@@ -269,15 +297,18 @@ func (p *pass) deleted(k *packState) {
 	p.result.Unused -= k.unused
 }
 
-// load reads the packs, and counts their frames and the list chunks.
+// load reads the packs and what is locked, and counts their frames and the list chunks.
 func (p *pass) load(ctx context.Context) error {
+	if err := p.loadLocks(ctx); err != nil {
+		return err
+	}
 	p.rows = map[int64]int{}
 	for k, err := range p.Index.Packs(ctx) {
 		if err != nil {
 			return err
 		}
 		p.rows[k.Row] = len(p.packs)
-		p.packs = append(p.packs, packState{Pack: k})
+		p.packs = append(p.packs, packState{Pack: k, locked: p.isLocked(&k)})
 	}
 	frames := 0
 	for f, err := range p.Index.Frames(ctx) {
@@ -304,6 +335,8 @@ func (p *pass) finish(ctx context.Context) error {
 	var acquit, deleting []int
 	for i := range p.packs {
 		switch k := &p.packs[i]; {
+		case k.Deleting && k.locked:
+			p.staysLocked(k)
 		case k.Deleting:
 			deleting = append(deleting, i)
 		case k.Condemned:
@@ -318,6 +351,12 @@ func (p *pass) finish(ctx context.Context) error {
 		return err
 	}
 	return p.Index.DropLists(ctx)
+}
+
+// staysLocked counts a pack that nothing needs, and that stays until its lock ends.
+func (p *pass) staysLocked(k *packState) {
+	p.result.Locked++
+	p.result.LockedBytes += k.Bytes
 }
 
 func (p *pass) rowsOf(packs []int) []int64 {
@@ -336,6 +375,39 @@ func (p *pass) candidates(ctx context.Context, without []backup.SnapshotID) ([]i
 	if err != nil {
 		return nil, err
 	}
+	if err := p.markNeeded(ctx, needed); err != nil {
+		return nil, err
+	}
+	if err := p.measure(ctx); err != nil {
+		return nil, err
+	}
+	objects := map[backup.PackID]bool{} // true: it stays
+	for i := range p.packs {
+		k := &p.packs[i]
+		objects[k.Object] = objects[k.Object] || k.marked > 0 || k.Running || k.Deleting || k.locked
+		if k.Deleting {
+			continue
+		}
+		p.result.KeptPacks++
+		p.result.KeptBytes += k.Bytes
+		if k.locked && k.marked == 0 && !k.Running {
+			k.unused = 0
+			p.staysLocked(k)
+		}
+		p.result.Unused += k.unused
+	}
+	p.result.Stored = p.result.KeptBytes
+	var candidates []int
+	for i := range p.packs {
+		if !objects[p.packs[i].Object] {
+			candidates = append(candidates, i)
+		}
+	}
+	return candidates, nil
+}
+
+// markNeeded marks the chunks that the snapshots in needed need.
+func (p *pass) markNeeded(ctx context.Context, needed map[backup.ShardID][]backup.SnapshotNumber) error {
 	total := int64(0)
 	for i := range p.packs {
 		total += p.packs[i].Chunks
@@ -347,34 +419,10 @@ func (p *pass) candidates(ctx context.Context, without []backup.SnapshotID) ([]i
 	for part := range parts {
 		in := func(id *backup.ChunkID) bool { return int(id[0])*parts>>8 == part }
 		if err := p.count(ctx, needed, in, total/int64(parts)); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	suspects := p.suspects()
-	if err := p.verify(ctx, needed, suspects); err != nil {
-		return nil, err
-	}
-	if err := p.measure(ctx); err != nil {
-		return nil, err
-	}
-	objects := map[backup.PackID]bool{} // true: it is needed
-	for i := range p.packs {
-		k := &p.packs[i]
-		objects[k.Object] = objects[k.Object] || k.marked > 0 || k.Running || k.Deleting
-		if !k.Deleting {
-			p.result.KeptPacks++
-			p.result.KeptBytes += k.Bytes
-			p.result.Unused += k.unused
-		}
-	}
-	p.result.Stored = p.result.KeptBytes
-	var candidates []int
-	for i := range p.packs {
-		if !objects[p.packs[i].Object] {
-			candidates = append(candidates, i)
-		}
-	}
-	return candidates, nil
+	return p.verify(ctx, needed, p.suspects())
 }
 
 // condemn condemns candidates, acquits those that batches have come to rely on in the meantime, and
@@ -446,9 +494,19 @@ func (p *pass) neededSince(ctx context.Context, fence map[backup.ShardID]backup.
 	return needed, err
 }
 
-// delete deletes the objects of packs, and then the packs.
+// delete deletes the objects of packs, and then the packs. Those that are locked stay to be deleted.
 func (p *pass) delete(ctx context.Context, packs []int) error {
-	if len(packs) == 0 {
+	var names []string
+	unlocked := make([]int, 0, len(packs))
+	for _, i := range packs {
+		if k := &p.packs[i]; k.locked {
+			p.staysLocked(k)
+			continue
+		}
+		unlocked = append(unlocked, i)
+		names = append(names, store.PackName(p.packs[i].Snapshot, p.packs[i].Object))
+	}
+	if len(unlocked) == 0 {
 		return nil
 	}
 	if p.BeforeDelete != nil {
@@ -456,19 +514,45 @@ func (p *pass) delete(ctx context.Context, packs []int) error {
 			return err
 		}
 	}
-	names := make([]string, 0, len(packs))
-	for _, i := range packs {
-		names = append(names, store.PackName(p.packs[i].Snapshot, p.packs[i].Object))
-	}
 	slices.Sort(names)
+	refused := map[string]bool{}
 	for group := range slices.Chunk(slices.Compact(names), objectsAtOnce) {
 		p.step("deleting packs")
-		if err := p.Store.Delete(ctx, group...); err != nil {
+		err := p.Store.Delete(ctx, group...)
+		if locked, ok := errors.AsType[*store.LockedError](err); ok {
+			for _, name := range locked.Names {
+				refused[name] = true
+			}
+		} else if err != nil {
 			return err
 		}
 	}
+	return p.drop(ctx, unlocked, refused)
+}
+
+// drop deletes the rows of packs whose objects were deleted. refused are the names of those that the
+// store has kept, because they are locked.
+func (p *pass) drop(ctx context.Context, packs []int, refused map[string]bool) error {
 	p.step("dropping what the index knows of deleted packs")
-	rows := p.rowsOf(packs)
+	var rows []int64
+	for _, i := range packs {
+		k := &p.packs[i]
+		switch gone := !refused[store.PackName(k.Snapshot, k.Object)]; {
+		case !gone:
+			p.staysLocked(k)
+			if k.counted {
+				p.result.Packs, p.result.Bytes, p.result.Chunks = p.result.Packs-1, p.result.Bytes-k.Bytes, p.result.Chunks-k.Chunks
+			}
+			continue
+		case !k.counted && !k.LockedUntil.IsZero(): // it has waited for the end of its lock
+			p.result.Packs++
+			p.result.Bytes += k.Bytes
+		}
+		rows = append(rows, k.Row)
+	}
+	if len(rows) == 0 {
+		return nil
+	}
 	for digit := range 256 {
 		if err := p.Index.DropPlaces(ctx, rows, byte(digit)); err != nil {
 			return err

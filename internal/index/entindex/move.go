@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -54,7 +55,7 @@ func (x *Index) Plan(ctx context.Context, t index.Term, snapshot backup.Snapshot
 const (
 	selectToMove = `SELECT id, condemned, deleted <> 0, pack, sealed, snapshot, object FROM packs WHERE {id in $1} ORDER BY id {for update}`
 	insertMoved  = `
-INSERT INTO packs (pack, sealed, snapshot, object, object_offset, stored_bytes, frame_bytes, chunks) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO packs (pack, sealed, snapshot, object, object_offset, stored_bytes, frame_bytes, chunks, locked_until) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 RETURNING id`
 	dropPlan = `DELETE FROM packs WHERE id = $1`
 )
@@ -98,7 +99,7 @@ func (x *Index) Move(ctx context.Context, t index.Term, m index.Move) error {
 			return err
 		}
 		for i := range m.Copies {
-			if err := tx.moveTo(ctx, plan, rows[m.Copies[i].Row], &m.Copies[i]); err != nil {
+			if err := tx.moveTo(ctx, plan, rows[m.Copies[i].Row], &m.Copies[i], m.LockedUntil); err != nil {
 				return err
 			}
 		}
@@ -121,7 +122,7 @@ func (tx *Tx) lockMovable(ctx context.Context, rows []int64) (map[int64]movable,
 }
 
 // moveTo registers the copy of a pack in a planned object, and moves the places of its chunks.
-func (tx *Tx) moveTo(ctx context.Context, plan, from movable, c *index.PackCopy) error {
+func (tx *Tx) moveTo(ctx context.Context, plan, from movable, c *index.PackCopy, locked time.Time) error {
 	sealed := from.pack
 	if from.sealed.Valid {
 		sealed = from.sealed.UUID
@@ -129,7 +130,7 @@ func (tx *Tx) moveTo(ctx context.Context, plan, from movable, c *index.PackCopy)
 	ids := sortedIDs(c.Chunks)
 	var row int64
 	err := tx.Each(ctx, insertMoved,
-		[]any{uuid.UUID(c.Pack), sealed, plan.snapshot, plan.object, c.Offset, c.Bytes, appendFrames(nil, c.FrameBytes), int64(len(ids))},
+		[]any{uuid.UUID(c.Pack), sealed, plan.snapshot, plan.object, c.Offset, c.Bytes, appendFrames(nil, c.FrameBytes), int64(len(ids)), lockedAt(locked)},
 		func(scan func(...any) error) error { return scan(&row) })
 	if err != nil {
 		return err

@@ -15,7 +15,10 @@ const (
 	selectPruneWork = `
 SELECT coalesce(CAST(max(forgotten) AS text), ''), coalesce(CAST(max(ended) AS text), '') FROM snapshots`
 	selectConfirmed = `SELECT CAST(coalesce(max(time), 0) AS text) FROM confirmations`
-	oldestDeleting  = `SELECT coalesce(min(deleted), 0) FROM packs WHERE deleted <> 0`
+	// A pack that is locked waits for that, and not for a pruner.
+	oldestDeleting = `
+SELECT coalesce(min(CASE WHEN deleted > locked_until THEN deleted ELSE locked_until END), 0) FROM packs
+WHERE deleted <> 0 AND locked_until < {now}`
 )
 
 // PruneWork implements index.Pruning.
