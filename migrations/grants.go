@@ -93,7 +93,7 @@ var Privileges = []Privilege{
 	// Operators list everything, register filers, shards and policies, begin snapshots and request
 	// their end.
 	{"operator", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies", "snapshots",
-		"problems", "pages", "interrupted_pages", "chunks", "chunk_copies", "chunk_lists", "packs", "walk_tasks", "read_batches", "prunes", "removed_snapshots"), nil},
+		"problems", "pages", "interrupted_pages", "chunks", "chunk_copies", "chunk_lists", "packs", "walk_tasks", "read_batches", "prunes", "removed_snapshots", "catalogs", "object_locks"), nil},
 	{"operator", may("INSERT", "DELETE"), in("filers", "policies"), nil},
 	{"operator", may("UPDATE"), in("filers"), of("site", "walk_tasks", "read_batches", "read_bytes", "floor", "compare", "selection", "labels",
 		"retired", "walk_slots", "read_slots")},

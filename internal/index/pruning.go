@@ -179,13 +179,12 @@ type PackFrames struct {
 }
 
 // A Move is what becomes of the packs of some objects: each is replaced by a copy without some of
-// its frames in one new object, or is dead.
+// its frames in one new object, or is dead. A pack may also be replaced by two: a copy, and itself
+// without the chunks in the copy.
 type Move struct {
 	Plan   int64 // the row that Plan returned
 	Copies []PackCopy
 	Dead   []int64 // rows of packs without a needed frame
-	// LockedUntil is until when the new object is locked; zero: it is not.
-	LockedUntil time.Time
 }
 
 // A PackCopy is the copy of a pack in a new object.
@@ -196,6 +195,11 @@ type PackCopy struct {
 	Bytes      int64
 	FrameBytes []uint32         // 0: removed
 	Chunks     []backup.ChunkID // those in frames that the copy has: their places move
+	// Stays: it is the pack itself, in its own object, with the chunks that are not in another copy
+	// of it. Batches that rely on the pack as it was are refused.
+	Stays bool
+	// LockedUntil is until when the object is locked; zero: it is not.
+	LockedUntil time.Time
 }
 
 // A Pack is a registered pack.

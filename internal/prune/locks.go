@@ -35,8 +35,8 @@ import (
 // condemned, so that backups may rely on it. If the store refuses a deletion nevertheless, because its
 // clock is behind or because the index does not know a lock, the object stays to be deleted.
 //
-// Locks make compaction more expensive: the old pack stays beside the copy until its lock ends. So a
-// pack is thinned when its lock must be extended anyway, and if that costs less than to lock all of it.
+// A locked pack is not thinned, because it would stay beside the copy until its lock ends. It may be
+// split instead, when its lock must be extended (split.go).
 
 const (
 	// openLock is how long objects are locked of which the rules name no end.
@@ -44,6 +44,8 @@ const (
 	// slack is the part of an open lock by which it is longer than necessary, so that it is extended
 	// once in 36 hours, and not in each pass.
 	slack = 20
+	// journalSlack is slack for journals.
+	journalSlack = 3
 	// maxClasses bounds the classes of ends: each of them takes a reading of all places.
 	maxClasses = 16
 	// requestsAtOnce is how many locks are extended at the same time.
@@ -58,7 +60,9 @@ type wanted struct {
 
 // loadLocks reads what the index has noted of locks, and the snapshots.
 func (p *pass) loadLocks(ctx context.Context) (err error) {
-	if p.locks, err = p.Index.Locks(ctx); err != nil || !p.ObjectLock {
+	p.locks, err = p.Index.Locks(ctx)
+	p.locks.Now = p.locks.Now.Truncate(time.Second)
+	if err != nil || !p.ObjectLock {
 		return err
 	}
 	all, err := p.Index.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Running, backup.Committed, backup.Failed, backup.Deleting}})
@@ -84,7 +88,7 @@ func (p *pass) isFresh(id backup.SnapshotID) bool {
 	return s != nil && (s.Ended.IsZero() || s.Ended.Add(store.InitialLock).After(p.locks.Now))
 }
 
-// lock extends the locks of what snapshots need, except of packs that are rather thinned.
+// lock extends the locks of what snapshots need, except of packs that are split.
 func (p *pass) lock(ctx context.Context) error {
 	if !p.ObjectLock {
 		return nil
@@ -93,7 +97,7 @@ func (p *pass) lock(ctx context.Context) error {
 		return err
 	}
 	p.step("extending locks")
-	if err := p.lockPacks(ctx, func(k *packState) bool { return !k.copied }); err != nil {
+	if err := p.lockPacks(ctx, func(k *packState) bool { return !k.split }); err != nil {
 		return err
 	}
 	if err := p.lockJournals(ctx); err != nil {
@@ -102,7 +106,7 @@ func (p *pass) lock(ctx context.Context) error {
 	return p.lockOthers(ctx)
 }
 
-// lockRest extends the locks of the packs that were not thinned after all, and notes which snapshots
+// lockRest extends the locks of the packs that were not split after all, and notes which snapshots
 // have what they need locked. A snapshot that is not noted is due again.
 func (p *pass) lockRest(ctx context.Context) error {
 	if !p.ObjectLock {
@@ -132,10 +136,14 @@ func (p *pass) planLocks(ctx context.Context) error {
 	if err := p.findWanted(ctx); err != nil {
 		return err
 	}
+	p.long, p.stays = make([]uint64, len(p.frames)), map[backup.PackID]bool{}
 	for _, class := range p.classes() {
 		if err := p.need(ctx, class); err != nil {
 			return err
 		}
+	}
+	if err := p.measureLong(ctx); err != nil {
+		return err
 	}
 	for i := range p.packs {
 		k := &p.packs[i]
@@ -146,7 +154,7 @@ func (p *pass) planLocks(ctx context.Context) error {
 				k.need = laterOf(k.need, p.locks.Now.Add(store.InitialLock))
 			}
 		}
-		k.copied = !k.need.IsZero() && !k.Running && p.copiesInstead(k)
+		k.split = !k.need.IsZero() && !k.Running && p.splitsInstead(k)
 	}
 	return nil
 }
@@ -266,6 +274,7 @@ func (p *pass) need(ctx context.Context, c class) error {
 			continue
 		}
 		k.need = laterOf(k.need, c.until)
+		p.noteLong(k, marking.frames)
 	}
 	return nil
 }
@@ -275,13 +284,6 @@ func laterOf(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// copiesInstead reports whether it costs less to store what is needed of a pack beside it until its
-// lock ends, than to lock for longer what is not needed of it. The unit is a byte for a nanosecond.
-func (p *pass) copiesInstead(k *packState) bool {
-	end := laterOf(k.LockedUntil, p.locks.Now)
-	return float64(k.unused)*float64(k.need.Sub(end)) > float64(k.Bytes-k.unused)*float64(end.Sub(p.locks.Now))
 }
 
 // lockPacks extends the locks of the selected packs that need it. The packs of an object are locked
@@ -314,7 +316,7 @@ func (p *pass) lockPacks(ctx context.Context, selected func(*packState) bool) er
 			}
 			for i := range p.packs {
 				if k := &p.packs[i]; locked[name(k)] {
-					k.LockedUntil, k.need, k.copied, k.locked = laterOf(k.LockedUntil, until), time.Time{}, false, true
+					k.LockedUntil, k.need, k.split, k.locked = laterOf(k.LockedUntil, until), time.Time{}, false, true
 					rows = append(rows, k.Row)
 				}
 			}
@@ -369,6 +371,8 @@ func (p *pass) lockJournals(ctx context.Context) error {
 		if !end.After(p.locks.Until[index.RecordLock(id)]) {
 			continue
 		}
+		// Journals are small, and are needed for longer with each snapshot that follows.
+		end = end.Add(end.Sub(p.locks.Now) / journalSlack).Truncate(time.Second)
 		s := p.known[id]
 		names := []string{store.CommitName(id)}
 		for part := range s.Segment.Parts {

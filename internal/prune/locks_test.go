@@ -2,7 +2,6 @@ package prune_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -332,11 +331,11 @@ func (m *hourly) objectsOf(id backup.SnapshotID) (names []string) {
 	return slices.Compact(names)
 }
 
-// run makes hourly snapshots for some days, and prunes twice a day. It returns the stored bytes, summed up
+// run makes hourly snapshots for some days, and prunes once a day. It returns the stored bytes, summed up
 // over all hours.
 func (m *hourly) run(days int) (byteHours int64) {
 	r := rand.New(rand.NewPCG(15, 6))
-	const files = 25 * filesOfDirectory
+	const files = 20 * filesOfDirectory
 	m.files = make([]int, files)
 	changed := make([]int, files)
 	for n := range changed {
@@ -345,7 +344,7 @@ func (m *hourly) run(days int) (byteHours int64) {
 	for hour := range days * 24 {
 		m.takeSnapshot(changed...)
 		m.applyRules()
-		if hour%12 == 3 {
+		if hour%24 == 3 {
 			m.pass()
 		}
 		byteHours += m.s.stored()
@@ -388,5 +387,3 @@ func TestLocksCostLittle(t *testing.T) {
 		t.Errorf("%d deletions were refused", worlds[1].s.refused)
 	}
 }
-
-var errStoreAway = errors.New("the store is away")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -156,6 +157,8 @@ type pass struct {
 	locks  index.Locks
 	known  map[backup.SnapshotID]*backup.Snapshot // of all shards, if objects are locked
 	wanted []wanted                               // locks that are not long enough
+	long   []uint64                               // a bit for each frame that must be locked for longer
+	stays  map[backup.PackID]bool                 // objects of which packs were replaced by themselves
 }
 
 // A packState is a pack and what is marked of it.
@@ -169,7 +172,8 @@ type packState struct {
 
 	locked  bool      // now
 	need    time.Time // until when it must be locked; zero: its lock is long enough
-	copied  bool      // copying what is needed of it costs less than locking all of it
+	long    int64     // bytes of the frames that must be
+	split   bool      // copying these costs less than locking all of it
 	counted bool      // as deleted, in the result
 }
 
@@ -256,6 +260,9 @@ func (p *pass) carryOut(ctx context.Context, fence map[backup.ShardID]backup.Sna
 	if err := p.compact(ctx); err != nil {
 		return err
 	}
+	if err := p.split(ctx); err != nil {
+		return err
+	}
 	if err := p.lockRest(ctx); err != nil {
 		return err
 	}
@@ -276,6 +283,11 @@ func (p *pass) dryRun(ctx context.Context) error {
 	}
 	if err := p.planLocks(ctx); err != nil {
 		return err
+	}
+	for i := range p.packs {
+		if k := &p.packs[i]; k.Deleting && k.locked {
+			p.staysLocked(k)
+		}
 	}
 	for _, i := range candidates {
 		p.deleted(&p.packs[i])
@@ -498,16 +510,23 @@ func (p *pass) neededSince(ctx context.Context, fence map[backup.ShardID]backup.
 func (p *pass) delete(ctx context.Context, packs []int) error {
 	var names []string
 	unlocked := make([]int, 0, len(packs))
+	shared := p.shared()
 	for _, i := range packs {
-		if k := &p.packs[i]; k.locked {
+		switch k := &p.packs[i]; {
+		case shared[k.Object]: // only its row goes
+		case k.locked:
 			p.staysLocked(k)
 			continue
+		default:
+			names = append(names, store.PackName(k.Snapshot, k.Object))
 		}
 		unlocked = append(unlocked, i)
-		names = append(names, store.PackName(p.packs[i].Snapshot, p.packs[i].Object))
 	}
 	if len(unlocked) == 0 {
 		return nil
+	}
+	if len(names) == 0 {
+		return p.drop(ctx, unlocked, nil)
 	}
 	if p.BeforeDelete != nil {
 		if err := p.BeforeDelete(ctx); err != nil {
@@ -530,6 +549,21 @@ func (p *pass) delete(ctx context.Context, packs []int) error {
 	return p.drop(ctx, unlocked, refused)
 }
 
+// shared returns the objects that have a pack which is not to be deleted. Such a pack has replaced
+// another one of the same object.
+func (p *pass) shared() map[backup.PackID]bool {
+	shared := maps.Clone(p.stays)
+	if shared == nil {
+		shared = map[backup.PackID]bool{}
+	}
+	for i := range p.packs {
+		if !p.packs[i].Deleting {
+			shared[p.packs[i].Object] = true
+		}
+	}
+	return shared
+}
+
 // drop deletes the rows of packs whose objects were deleted. refused are the names of those that the
 // store has kept, because they are locked.
 func (p *pass) drop(ctx context.Context, packs []int, refused map[string]bool) error {
@@ -544,7 +578,7 @@ func (p *pass) drop(ctx context.Context, packs []int, refused map[string]bool) e
 				p.result.Packs, p.result.Bytes, p.result.Chunks = p.result.Packs-1, p.result.Bytes-k.Bytes, p.result.Chunks-k.Chunks
 			}
 			continue
-		case !k.counted && !k.LockedUntil.IsZero(): // it has waited for the end of its lock
+		case !k.counted && !k.LockedUntil.IsZero() && !k.locked: // it has waited for the end of its lock
 			p.result.Packs++
 			p.result.Bytes += k.Bytes
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -74,6 +73,8 @@ func (x *Index) Move(ctx context.Context, t index.Term, m index.Move) error {
 	for i := range m.Copies {
 		gone = append(gone, m.Copies[i].Row)
 	}
+	slices.Sort(gone)
+	gone = slices.Compact(gone)
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		if err := tx.checkTerm(ctx, t); err != nil {
 			return err
@@ -99,7 +100,7 @@ func (x *Index) Move(ctx context.Context, t index.Term, m index.Move) error {
 			return err
 		}
 		for i := range m.Copies {
-			if err := tx.moveTo(ctx, plan, rows[m.Copies[i].Row], &m.Copies[i], m.LockedUntil); err != nil {
+			if err := tx.moveTo(ctx, plan, rows[m.Copies[i].Row], &m.Copies[i]); err != nil {
 				return err
 			}
 		}
@@ -122,15 +123,19 @@ func (tx *Tx) lockMovable(ctx context.Context, rows []int64) (map[int64]movable,
 }
 
 // moveTo registers the copy of a pack in a planned object, and moves the places of its chunks.
-func (tx *Tx) moveTo(ctx context.Context, plan, from movable, c *index.PackCopy, locked time.Time) error {
+func (tx *Tx) moveTo(ctx context.Context, plan, from movable, c *index.PackCopy) error {
 	sealed := from.pack
 	if from.sealed.Valid {
 		sealed = from.sealed.UUID
 	}
+	to := plan
+	if c.Stays {
+		to = from
+	}
 	ids := sortedIDs(c.Chunks)
 	var row int64
 	err := tx.Each(ctx, insertMoved,
-		[]any{uuid.UUID(c.Pack), sealed, plan.snapshot, plan.object, c.Offset, c.Bytes, appendFrames(nil, c.FrameBytes), int64(len(ids)), lockedAt(locked)},
+		[]any{uuid.UUID(c.Pack), sealed, to.snapshot, to.object, c.Offset, c.Bytes, appendFrames(nil, c.FrameBytes), int64(len(ids)), lockedAt(c.LockedUntil)},
 		func(scan func(...any) error) error { return scan(&row) })
 	if err != nil {
 		return err

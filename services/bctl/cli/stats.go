@@ -23,6 +23,7 @@ func newStats(a *app) *cobra.Command {
   needed      what snapshots need of that
   unused      the rest: what the next prune frees, and what it leaves, because
               it is less than 10% and in packs that are needed in part
+  locked      what nothing needs, and what stays until its locks end
   waiting     since when packs wait for their deletion
   freed       by the prunes of the last day, 30 days and 400 days
   last prune  when it ended, and what it did
@@ -126,6 +127,9 @@ func (s *space) rows(row rowFunc) {
 	} else {
 		row("unused", "%s (%s); the next prune frees %s", size(unused), percent(unused, stored), size(s.Bytes+s.Freed))
 	}
+	if s.Locked > 0 {
+		row("locked", "%s of what nothing needs, with %s of packs, until their locks end", counted(s.Locked, "object"), size(s.LockedBytes))
+	}
 	if !s.waiting.IsZero() {
 		row("waiting", "packs have waited for their deletion since %s", happened(s.waiting, s.now))
 	}
@@ -148,6 +152,8 @@ type statsJSON struct {
 	StoredBytes        int64          `json:"stored_bytes"`
 	UnusedBytes        int64          `json:"unused_bytes"`
 	PrunableBytes      int64          `json:"prunable_bytes"` // what the next prune frees
+	Locked             int            `json:"locked"`         // objects that nothing needs, and that stay until their locks end
+	LockedBytes        int64          `json:"locked_bytes"`   // of the packs among them
 	DeletingSince      *string        `json:"deleting_since"` // of the oldest pack that waits for its deletion
 	FreedBytes         freedBytesJSON `json:"freed_bytes"`
 	LastPrune          *lastPruneJSON `json:"last_prune"` // null: never
@@ -173,6 +179,7 @@ func newStatsJSON(s *space) statsJSON {
 	j := statsJSON{
 		Type: "stats", Shards: s.shards, Snapshots: s.snapshots, ForgottenSnapshots: s.forgotten, Packs: s.KeptPacks + s.Packs,
 		StoredBytes: s.stored(), UnusedBytes: s.unusedNow(), PrunableBytes: s.Bytes + s.Freed, DeletingSince: jsonTime(s.waiting),
+		Locked: s.Locked, LockedBytes: s.LockedBytes,
 		FreedBytes: freedBytesJSON{s.lastDay, s.last30Days, s.last400Days},
 	}
 	if p := s.last; p != nil {
