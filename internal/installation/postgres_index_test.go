@@ -123,7 +123,7 @@ func openByRoles(t testing.TB, p *Plan, dsn string) *byRoles {
 	}
 	admin, committer, walker, reader, operator, pruner := open(Admin), open(Committer), open(Walker), open(Reader), open(Operator), open(Pruner)
 	return &byRoles{
-		admin, operator, walker, reader, committer, operator, pruner, pruner, committer, operator, pruner,
+		admin, operator, walker, reader, committer, operator, pruner, pruner, pruner, committer, operator, pruner,
 		[]*pgindex.Index{admin, committer, walker, reader, operator, pruner},
 		func(name string) *pgindex.Index { return openAs(t, p, dsn, name) },
 	}
