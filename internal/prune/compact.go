@@ -357,7 +357,7 @@ func (c *copying) lockCopies(ctx context.Context, name string) error {
 		if copied := &c.move.Copies[i]; copied.Stays {
 			copied.LockedUntil = c.packs[c.rows[copied.Row]].LockedUntil
 		} else {
-			copied.LockedUntil = until
+			copied.LockedUntil = laterOf(until, c.locks.Now.Add(store.InitialLock)) // by the PUT
 		}
 	}
 	c.result.Extended++

@@ -73,13 +73,10 @@ func (p *pass) loadLocks(ctx context.Context) (err error) {
 	return err
 }
 
-// isLocked reports whether the object of a pack is locked. Of a pack that the index has noted no lock
-// of, it knows that the PUT has locked it before its snapshot ended.
+// isLocked reports whether the object of a pack is locked: by what the index has noted, or by its PUT,
+// which came before the snapshot ended.
 func (p *pass) isLocked(k *index.Pack) bool {
-	if !p.ObjectLock || !k.LockedUntil.IsZero() {
-		return k.LockedUntil.After(p.locks.Now)
-	}
-	return p.isFresh(k.Snapshot)
+	return k.LockedUntil.After(p.locks.Now) || p.ObjectLock && p.isFresh(k.Snapshot)
 }
 
 // isFresh reports whether objects of a snapshot may be locked by their PUT.
@@ -154,8 +151,8 @@ func (p *pass) planLocks(ctx context.Context) error {
 				k.need = laterOf(k.need, p.locks.Now.Add(store.InitialLock))
 			}
 		}
-		k.split = !k.need.IsZero() && !k.Running && p.splitsInstead(k)
 	}
+	p.chooseSplits()
 	return nil
 }
 

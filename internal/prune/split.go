@@ -18,11 +18,31 @@ import (
 // not copied. Both have new ids, so that a batch that relies on the pack for a chunk in the copy is
 // refused like one that relies on a pack that was thinned.
 
-// splitsInstead reports whether it costs less to store a part of a pack twice until its lock ends,
-// than to lock the other part for longer. The unit is a byte for a nanosecond.
-func (p *pass) splitsInstead(k *packState) bool {
-	end := laterOf(k.LockedUntil, p.locks.Now)
-	return k.long > 0 && float64(k.Bytes-k.long)*float64(k.need.Sub(end)) > float64(k.long)*float64(end.Sub(p.locks.Now))
+// chooseSplits chooses the objects of which it costs less to store a part twice until their locks end,
+// than to lock the other part for longer. The unit of the costs is a byte for a nanosecond.
+func (p *pass) chooseSplits() {
+	type cost struct {
+		bytes, long int64
+		need, end   time.Time
+		fixed       bool
+	}
+	objects := map[backup.PackID]*cost{}
+	for i := range p.packs {
+		k := &p.packs[i]
+		if objects[k.Object] == nil {
+			objects[k.Object] = &cost{end: p.locks.Now}
+		}
+		o := objects[k.Object]
+		o.bytes, o.long = o.bytes+k.Bytes, o.long+k.long
+		o.need, o.end = laterOf(o.need, k.need), laterOf(o.end, k.LockedUntil)
+		o.fixed = o.fixed || k.Running || k.Deleting
+	}
+	for i := range p.packs {
+		k := &p.packs[i]
+		o := objects[k.Object]
+		k.split = !k.need.IsZero() && k.long > 0 && !o.fixed &&
+			float64(o.bytes-o.long)*float64(o.need.Sub(o.end)) > float64(o.long)*float64(o.end.Sub(p.locks.Now))
+	}
 }
 
 // measureLong finds out how much of each pack must be locked for longer.

@@ -106,6 +106,8 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"TwoOperators", testTwoOperators},
 		{"Needed", testNeeded},
 		{"Prunes", testPrunes},
+		{"Locks", testLocks},
+		{"Split", testSplit},
 		{"DropVersions", testDropVersions},
 		{"DropVersionsOfRetired", testDropVersionsOfRetired},
 		{"Fence", testFence},
