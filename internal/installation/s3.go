@@ -35,8 +35,11 @@ func (s *Store) rights(role Role) []s3Right {
 	for i := range rights {
 		right := &rights[i]
 		right.actions = slices.DeleteFunc(right.actions, func(action string) bool { return action == bypass })
-		if slices.Contains(right.actions, put) && role != Pruner {
+		switch puts := slices.Contains(right.actions, put) && role != Pruner; {
+		case puts && s.Kind == AWS: // a statement of its own, with its condition
 			rights = append(rights, s3Right{[]string{retain}, right.objects})
+		case puts:
+			right.actions = append(right.actions, retain)
 		}
 	}
 	switch role {
@@ -142,8 +145,9 @@ func (s *Store) statements(role Role, principal any) []statement {
 		if s.Kind == AWS && slices.Contains(right.actions, put) {
 			of.Condition = map[string]any{"Null": map[string]string{"s3:if-none-match": "false"}}
 		}
-		if s.Kind != VersityGW && role != Pruner && slices.Contains(right.actions, retain) {
-			// Otherwise a stolen key could lock useless objects for a century.
+		if s.Kind == AWS && role != Pruner && slices.Contains(right.actions, retain) {
+			// MinIO does not know the condition for a PUT, and versitygw has none. Without it, a stolen key can
+			// lock useless objects for a century.
 			of.Condition = map[string]any{"NumericLessThanEquals": map[string]string{"s3:object-lock-remaining-retention-days": "2"}}
 		}
 		list = append(list, of)

@@ -208,8 +208,9 @@ type copying struct {
 	contents map[int64]*content
 	data     []byte // the next object
 	move     index.Move
-	snapshot backup.SnapshotID // the next object is named after it
-	moving   []int             // packs of which move has copies, or that are dead
+	snapshot backup.SnapshotID      // the next object is named after it
+	moving   []int                  // packs of which move has copies, or that are dead
+	joined   map[backup.PackID]bool // objects of several packs, of which some are split
 
 	gone []int // packs that were moved, or of which nothing is needed
 	stay []int // packs that stay as they are
@@ -220,6 +221,7 @@ func (c *copying) add(ctx context.Context, o *object) error {
 	kept, gain := int64(0), false
 	for _, i := range o.packs {
 		k := &c.packs[i]
+		gain = gain || c.joined[k.Object] // a pack that is copied whole leaves the others
 		for n, length := range c.contents[k.Row].frameBytes {
 			if c.contents[k.Row].copies()[n] {
 				kept += int64(length)

@@ -18,6 +18,9 @@ import (
 // not copied. Both have new ids, so that a batch that relies on the pack for a chunk in the copy is
 // refused like one that relies on a pack that was thinned.
 
+// leastSplit is the part of an object that must be needed for less long: each pack has a table.
+const leastSplit = 8
+
 // chooseSplits chooses the objects of which it costs less to store a part twice until their locks end,
 // than to lock the other part for longer. The unit of the costs is a byte for a nanosecond.
 func (p *pass) chooseSplits() {
@@ -40,7 +43,7 @@ func (p *pass) chooseSplits() {
 	for i := range p.packs {
 		k := &p.packs[i]
 		o := objects[k.Object]
-		k.split = !k.need.IsZero() && k.long > 0 && !o.fixed &&
+		k.split = !k.need.IsZero() && k.long > 0 && !o.fixed && o.bytes-o.long > o.bytes/leastSplit &&
 			float64(o.bytes-o.long)*float64(o.need.Sub(o.end)) > float64(o.long)*float64(o.end.Sub(p.locks.Now))
 	}
 }
@@ -125,7 +128,15 @@ func (p *pass) splitRound(ctx context.Context, packs []int) error {
 		return p.Index.Acquit(ctx, p.term, p.rowsOf(packs))
 	}
 	p.step("copying what must be locked for longer")
-	c := copying{pass: p, contents: contents}
+	c := copying{pass: p, contents: contents, joined: map[backup.PackID]bool{}}
+	first := map[backup.PackID]int64{}
+	for i := range p.packs {
+		k := &p.packs[i]
+		if row, ok := first[k.Object]; ok && row != k.Row {
+			c.joined[k.Object] = true
+		}
+		first[k.Object] = k.Row
+	}
 	for _, i := range packs {
 		k := &p.packs[i]
 		if !slices.Contains(contents[k.Row].long, true) { // the filter was wrong
