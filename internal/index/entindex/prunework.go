@@ -18,7 +18,7 @@ SELECT coalesce(CAST(max(forgotten) AS text), ''), coalesce(CAST(max(ended) AS t
 	// A pack that is locked waits for that, and not for a pruner.
 	oldestDeleting = `
 SELECT coalesce(min(CASE WHEN deleted > locked_until THEN deleted ELSE locked_until END), 0) FROM packs
-WHERE deleted <> 0 AND locked_until < {now}`
+WHERE deleted <> 0 AND locked_until < $1`
 )
 
 // PruneWork implements index.Pruning.
@@ -34,7 +34,7 @@ func (x *Index) PruneWork(ctx context.Context) (w index.PruneWork, err error) {
 	if err != nil {
 		return w, err
 	}
-	err = x.query(ctx, oldestDeleting, nil, func(scan func(...any) error) error {
+	err = x.query(ctx, oldestDeleting, []any{w.Now.UnixMicro()}, func(scan func(...any) error) error {
 		var at int64
 		err := scan(&at)
 		if at != 0 {
