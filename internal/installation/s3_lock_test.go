@@ -128,6 +128,9 @@ func (s *objectStore) testLocksStay(t *testing.T, mode store.LockMode) {
 		core := s.raw(t, s.key(t, folder))
 		sooner := time.Now().Add(time.Hour).UTC()
 		for _, bypass := range []bool{false, true} {
+			if bypass && s.Plan.Store.Kind == MinIO && mode == store.Governance {
+				continue // it removes the lock for any of its users (docs/security.md)
+			}
 			err := core.PutObjectRetention(ctx, "bctl", "repo/"+packObject, minio.PutObjectRetentionOptions{Mode: &retention, RetainUntilDate: &sooner, GovernanceBypass: bypass})
 			if err == nil {
 				t.Errorf("%s shortens a lock (bypass: %v)", folder, bypass)
