@@ -65,7 +65,7 @@ var Privileges = []Privilege{
 	// pruner only, and other triggers that it deletes only snapshots that are forgotten, and packs
 	// that were condemned before.
 	{"pruner", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies", "snapshots", "pages",
-		"interrupted_pages", "packs", "chunks", "chunk_copies", "chunk_lists", "problems", "readings", "removed_snapshots"), nil},
+		"interrupted_pages", "packs", "chunks", "chunk_copies", "chunk_lists", "problems", "readings", "removed_snapshots", "holds", "catalogs"), nil},
 	{"pruner", may("DELETE"), in("snapshots", "pages", "interrupted_pages", "packs", "chunks", "chunk_copies", "chunk_lists", "problems", "readings"), nil},
 	{"pruner", may("INSERT"), in("removed_snapshots"), nil},
 	// The records of snapshots may have been amended.
@@ -78,9 +78,11 @@ var Privileges = []Privilege{
 	{"pruner", may("SELECT", "INSERT"), in("leaders", "sweep"), nil},
 	{"pruner", may("UPDATE"), in("sweep"), of("section")},
 	{"pruner", may("UPDATE"), in("leaders"), of("holder", "epoch", "until")},
-	{"pruner", may("UPDATE"), in("packs"), of("condemned", "condemned_at", "deleted", "gone")},
+	{"pruner", may("UPDATE"), in("packs"), of("condemned", "condemned_at", "deleted", "gone", "locked_until")},
 	// Catalogs that newer ones have replaced.
 	{"pruner", may("SELECT", "DELETE"), in("catalogs"), nil},
+	// It locks what snapshots need for longer, and notes that.
+	{"pruner", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("object_locks"), nil},
 	// A lock of a row needs this privilege.
 	{"pruner", may("UPDATE"), in("chunk_lists"), of("nested")},
 	// A chunk keeps the place of one of its copies.
@@ -100,7 +102,7 @@ var Privileges = []Privilege{
 	// Operators list everything, register filers, shards and policies, begin snapshots and request
 	// their end.
 	{"operator", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies", "snapshots",
-		"problems", "pages", "interrupted_pages", "chunks", "chunk_copies", "chunk_lists", "packs", "walk_tasks", "read_batches", "prunes", "removed_snapshots"), nil},
+		"problems", "pages", "interrupted_pages", "chunks", "chunk_copies", "chunk_lists", "packs", "walk_tasks", "read_batches", "prunes", "removed_snapshots", "catalogs", "object_locks"), nil},
 	{"operator", may("INSERT", "DELETE"), in("filers", "policies"), nil},
 	{"operator", may("UPDATE"), in("filers"), of("site", "walk_tasks", "read_batches", "read_bytes", "floor", "compare", "selection", "labels",
 		"retired", "walk_slots", "read_slots")},

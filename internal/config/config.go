@@ -67,6 +67,8 @@ type Store struct {
 	CAFile           string        `yaml:"ca_file" doc:"PEM file of the only certificate authorities to trust."`
 	CertFile         string        `yaml:"cert_file" doc:"Client certificate, PEM."`
 	KeyFile          string        `yaml:"key_file" doc:"Key of the client certificate, PEM."`
+	ObjectLock       string        `yaml:"object_lock" default:"off" flag:"object-lock" doc:"Lock objects in the bucket for as long as snapshots need them: off, governance or compliance. The bucket must have object lock enabled. Set it alike for init, and for all processes that back up or prune."`
+	DeleteVersions   bool          `yaml:"delete_versions" default:"false" doc:"Pruning: in a bucket with versions, delete all versions of an object and its delete markers. Otherwise they are left to a lifecycle rule of the bucket."`
 	Retry            time.Duration `yaml:"retry" default:"10m" doc:"How long requests are retried while the store does not answer."`
 }
 
@@ -250,6 +252,9 @@ func (c *Config) StorePath() (path string, ok bool) {
 	}
 	return strings.TrimPrefix(c.Store.URL, "file://"), true
 }
+
+// ObjectLock reports whether objects are locked in the store.
+func (c *Config) ObjectLock() bool { return c.Store.ObjectLock != "off" && c.Store.ObjectLock != "" }
 
 // LockDir returns the directory of the locks that keep two processes on this machine from backing
 // up the same shard.

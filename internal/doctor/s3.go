@@ -56,6 +56,7 @@ func s3Group(p *Parts) Group {
 		}, credentials)
 		g.add("store.may list", d.mayList, credentials)
 		g.add("store.may delete", d.mayDelete, credentials)
+		g.add("store.object lock", d.objectLock, credentials)
 		d.addObjectChecks(&g, credentials, func() {
 			g.add("store.overwrite", d.overwrite, object)
 			g.add("store.checksum", d.checksum, object)
@@ -193,6 +194,23 @@ func (d *s3Doctor) mayDelete(ctx context.Context) Finding {
 	}
 	const advice = "deny it to all services except the pruner (bctl deploy init writes policies): an intruder in one could delete all backups"
 	return warn(advice, "packs may be deleted")
+}
+
+// objectLock tests whether the bucket allows objects to be locked, if the settings ask for that.
+func (d *s3Doctor) objectLock(ctx context.Context) Finding {
+	if d.options.ObjectLock == store.Unlocked {
+		return ok("off: objects can be deleted by whoever has the permission (store.object_lock)")
+	}
+	err := d.s3.CheckLock(ctx)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return ok("%s; whether the bucket allows that is not for %s to see", d.options.ObjectLock, d.p.whom())
+	case errors.Is(err, backup.ErrInvalid):
+		return failWith("use a bucket with object lock, or set store.object_lock to off", err)
+	case err != nil:
+		return storeFailure(err)
+	}
+	return ok("%s; the bucket allows it", d.options.ObjectLock)
 }
 
 func (d *s3Doctor) overwrite(ctx context.Context) Finding {

@@ -96,6 +96,11 @@ func TestS3Broken(t *testing.T) {
 	t.Parallel()
 	server := testenv.VersityGW(t)
 	s := inS3(t, server)
+	t.Run("no object lock", func(t *testing.T) {
+		found := examine(t, s.with(settings{"BCTL_STORE_OBJECT_LOCK": "governance"}), installation.Operator, "store")
+		found.want(t, "store.object lock", doctor.Failure, "not enabled", "a bucket with object lock")
+		found.onlyFails(t, "store.object lock")
+	})
 	t.Run("no repository", func(t *testing.T) {
 		found := examine(t, s.with(settings{"BCTL_STORE": s["BCTL_STORE"] + "-other"}), "", "store")
 		found.want(t, "store.credentials", doctor.Failure, "contains no repository", "correct store.url")

@@ -93,6 +93,7 @@ type Index interface {
 	Forgetting
 	Pruning
 	PruneReports
+	Locking
 	Sweeping
 	Purging
 	Braking

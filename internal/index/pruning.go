@@ -236,8 +236,9 @@ type PackFrames struct {
 	Bytes []uint32
 }
 
-// A Move replaces the packs of some objects by their copies in one new object. A copy lacks the
-// unneeded frames of its pack. A pack without needed frames has no copy: it is dead.
+// A Move is what becomes of the packs of some objects: each is replaced by a copy without some of
+// its frames in one new object, or is dead. A pack may also be replaced by two: a copy, and itself
+// without the chunks in the copy.
 type Move struct {
 	Plan   int64 // the row that Plan returned
 	Copies []PackCopy
@@ -265,6 +266,11 @@ type PackCopy struct {
 	Bytes      int64
 	FrameBytes []uint32         // 0: removed
 	Chunks     []backup.ChunkID // those in frames that the copy has: their places move
+	// Stays: it is the pack itself, in its own object, with the chunks that are not in another copy
+	// of it. Batches that rely on the pack as it was are refused.
+	Stays bool
+	// LockedUntil is until when the object is locked; zero: it is not.
+	LockedUntil time.Time
 }
 
 // A Pack is a registered pack.
@@ -276,6 +282,8 @@ type Pack struct {
 	Deleting  bool
 	Gone      bool // its object is deleted
 	Running   bool // its snapshot has not ended
+	// LockedUntil is until when the object is locked; zero: that is not known.
+	LockedUntil time.Time
 }
 
 // A Forgotten is a snapshot that is forgotten.

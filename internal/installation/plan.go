@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/store"
 )
 
 // planVersion is the version of installation.yaml.
@@ -55,6 +56,10 @@ type Store struct {
 	Endpoint string    `yaml:"endpoint,omitempty"` // empty: Amazon's
 	Region   string    `yaml:"region,omitempty"`
 	Kind     StoreKind `yaml:"kind"`
+	// ObjectLock is the mode in which objects are locked.
+	ObjectLock store.LockMode `yaml:"object_lock,omitempty"`
+	// DeleteVersions lets the pruner delete versions of objects, too.
+	DeleteVersions bool `yaml:"delete_versions,omitempty"`
 }
 
 // A StoreKind is the type of the store's server. Each type has its own configuration of keys and
@@ -144,6 +149,12 @@ func (s *Store) check() error {
 		return fmt.Errorf("store %q: a bucket's name has 3 to 63 characters, of a to z, 0 to 9, dots and hyphens, and begins and ends with a letter or a digit: %w", s.URL, backup.ErrInvalid)
 	default:
 		return fmt.Errorf("store %q is not s3://BUCKET/PREFIX, with a prefix of letters, digits and ._- between slashes: %w", s.URL, backup.ErrInvalid)
+	}
+	if _, err := store.ParseLockMode(string(s.ObjectLock)); err != nil {
+		return fmt.Errorf("store object_lock: %w", err)
+	}
+	if s.DeleteVersions && s.Kind == VersityGW {
+		return fmt.Errorf("store delete_versions: a versitygw of this kind keeps no versions: %w", backup.ErrInvalid)
 	}
 	switch s.Kind {
 	case AWS:

@@ -3,12 +3,22 @@ package installation
 import (
 	"strings"
 	"testing"
+
+	"github.com/bctl/bctl/internal/store"
 )
 
 // versitygw keeps the bucket's policy in an extended attribute, for which ext4 has less than 4 KiB,
 // also while two generations of each account are accepted.
 func TestPolicyFitsIntoAnAttribute(t *testing.T) {
+	for _, mode := range []store.LockMode{store.Unlocked, store.Governance} {
+		testPolicySize(t, mode)
+	}
+}
+
+func testPolicySize(t *testing.T, mode store.LockMode) {
+	t.Helper()
 	p := testPlan(t.TempDir())
+	p.Store.Kind, p.Store.ObjectLock = VersityGW, mode
 	p.Generations = map[string][]int{}
 	for _, folder := range []string{"admin", "committer", "reader@paris", "reader@oslo", "operator", "pruner"} {
 		p.Generations[folder] = []int{1, 2}

@@ -38,7 +38,9 @@ fi
 aws s3api put-public-access-block --bucket {{.Bucket}} --public-access-block-configuration \
 	BlockPublicAcls=true,IgnorePublicAcls=true,BlockPublicPolicy=true,RestrictPublicBuckets=true
 aws s3api put-bucket-versioning --bucket {{.Bucket}} --versioning-configuration Status=Enabled
-# Objects that the pruner deleted, and remains of multipart uploads, are removed after 30 days.
+{{if .ObjectLock}}# bctl locks each object itself, for as long as snapshots need it.
+aws s3api put-object-lock-configuration --bucket {{.Bucket}} --object-lock-configuration ObjectLockEnabled=Enabled
+{{end}}# Objects that the pruner deleted, and remains of multipart uploads, are removed after 30 days.
 aws s3api get-bucket-lifecycle-configuration --bucket {{.Bucket}} >/dev/null 2>&1 ||
 	aws s3api put-bucket-lifecycle-configuration --bucket {{.Bucket}} --lifecycle-configuration file://lifecycle.json
 aws s3api put-bucket-policy --bucket {{.Bucket}} --policy file://bucket-policy.json

@@ -11,7 +11,7 @@ export SSL_CERT_FILE="$PWD/ca.pem"
 
 # MinIO's policies cannot forbid overwriting. So the bucket keeps every version, and no key of the installation can delete
 # one: deleted and overwritten objects are removed after 30 days.
-mc mb --ignore-existing --with-versioning store/{{.Bucket}}
+mc mb --ignore-existing --with-versioning{{if .ObjectLock}} --with-lock{{end}} store/{{.Bucket}}
 mc version enable store/{{.Bucket}}
 mc ilm rule ls store/{{.Bucket}} >/dev/null 2>&1 ||
 	mc ilm rule add --noncurrent-expire-days 30 --expire-delete-marker store/{{.Bucket}}

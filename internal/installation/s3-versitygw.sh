@@ -10,6 +10,8 @@ cd "$(dirname "$0")"
 export SSL_CERT_FILE="$PWD/ca.pem"
 
 # The gateway's policies cannot forbid overwriting. Object lock does, in a bucket without versioning.
-mc ls store/{{.Bucket}} >/dev/null 2>&1 || mc mb --with-lock store/{{.Bucket}}
+{{if .ObjectLock}}# bctl locks each object itself, for as long as snapshots need it, and extends its locks. The default
+# holds for objects that bctl does not lock.
+{{end}}mc ls store/{{.Bucket}} >/dev/null 2>&1 || mc mb --with-lock store/{{.Bucket}}
 mc retention set --default GOVERNANCE 36500d store/{{.Bucket}}
 mc anonymous set-json bucket-policy.json store/{{.Bucket}}

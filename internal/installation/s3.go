@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"text/template"
+
+	"github.com/bctl/bctl/internal/store"
 )
 
 // storeRoles are the roles with access to the store. Walkers do not use it.
@@ -19,10 +21,51 @@ type s3Right struct {
 	objects []string // below the store's prefix; nil: the bucket itself
 }
 
-// s3Rights returns the permissions of a role. Only the pruner may delete objects, and no role may
+// rights returns the permissions of a role. Only the pruner may delete objects, and no role may
 // overwrite objects, as far as the server can enforce that.
+func (s *Store) rights(role Role) []s3Right {
+	rights := s3Rights(role)
+	if s.DeleteVersions && role == Pruner {
+		rights = append(rights, s3Right{[]string{"s3:DeleteObjectVersion"}, deleted}, s3Right{[]string{"s3:ListBucketVersions"}, nil})
+	}
+	if s.ObjectLock == store.Unlocked {
+		return rights
+	}
+	// Nobody removes a lock. A PUT that locks its object needs the permission to lock.
+	for i := range rights {
+		right := &rights[i]
+		right.actions = slices.DeleteFunc(right.actions, func(action string) bool { return action == bypass })
+		switch puts := slices.Contains(right.actions, put) && role != Pruner; {
+		case puts && s.Kind == AWS: // a statement of its own, with its condition
+			rights = append(rights, s3Right{[]string{retain}, right.objects})
+		case puts:
+			right.actions = append(right.actions, retain)
+		}
+	}
+	switch role {
+	case Admin, Operator:
+		rights = append(rights, s3Right{[]string{lockConfiguration}, nil})
+	case Pruner:
+		rights = append(rights, s3Right{[]string{retain}, append([]string{"repository"}, deleted...)}, s3Right{[]string{lockConfiguration}, nil})
+	case Committer, Walker, Reader, Monitor:
+	}
+	return rights
+}
+
+// Actions of S3.
+const (
+	put               = "s3:PutObject"
+	retain            = "s3:PutObjectRetention"
+	bypass            = "s3:BypassGovernanceRetention"
+	lockConfiguration = "s3:GetBucketObjectLockConfiguration"
+)
+
+// deleted are the objects that the pruner deletes.
+var deleted = []string{"packs/*", "segments/*", "commits/*", "catalog/*"}
+
+// s3Rights returns the permissions of a role at a store without object lock.
 func s3Rights(role Role) []s3Right {
-	get, put, list := "s3:GetObject", "s3:PutObject", []string{"s3:ListBucket"}
+	get, list := "s3:GetObject", []string{"s3:ListBucket"}
 	switch role {
 	case Admin: // init looks for backups in the store, and writes the repository object
 		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}, {[]string{put}, []string{"repository"}}}
@@ -37,7 +80,7 @@ func s3Rights(role Role) []s3Right {
 		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}}
 	case Pruner:
 		// The objects of a versitygw are locked, so that nobody overwrites them.
-		deleted, remove := []string{"packs/*", "segments/*", "commits/*", "catalog/*"}, []string{"s3:DeleteObject", "s3:BypassGovernanceRetention"}
+		remove := []string{"s3:DeleteObject", bypass}
 		packs := []string{"packs/*"} // it copies what is needed of packs that are not needed as a whole
 		return []s3Right{{[]string{get}, append([]string{"repository"}, packs...)}, {list, nil}, {[]string{put}, packs}, {remove, deleted}}
 	}
@@ -91,7 +134,7 @@ func (s *Store) port() string {
 func (s *Store) statements(role Role, principal any) []statement {
 	bucket, prefix := s.bucket()
 	var list []statement
-	for _, right := range s3Rights(role) {
+	for _, right := range s.rights(role) {
 		of := statement{Effect: "Allow", Principal: principal, Action: right.actions, Resource: []string{"arn:aws:s3:::" + bucket}}
 		if right.objects != nil {
 			of.Resource = nil
@@ -99,8 +142,13 @@ func (s *Store) statements(role Role, principal any) []statement {
 				of.Resource = append(of.Resource, "arn:aws:s3:::"+bucket+"/"+prefix+name)
 			}
 		}
-		if s.Kind == AWS && slices.Contains(right.actions, "s3:PutObject") {
+		if s.Kind == AWS && slices.Contains(right.actions, put) {
 			of.Condition = map[string]any{"Null": map[string]string{"s3:if-none-match": "false"}}
+		}
+		if s.Kind == AWS && role != Pruner && slices.Contains(right.actions, retain) {
+			// MinIO does not know the condition for a PUT, and versitygw has none. Without it, a stolen key can
+			// lock useless objects for a century.
+			of.Condition = map[string]any{"NumericLessThanEquals": map[string]string{"s3:object-lock-remaining-retention-days": "2"}}
 		}
 		list = append(list, of)
 	}
@@ -167,6 +215,7 @@ func storeFiles(p *Plan, keys map[Identity]StoreKey) ([]File, error) {
 	bucket, prefix := p.Store.bucket()
 	data := map[string]any{
 		"Name": p.Name, "Bucket": bucket, "Prefix": prefix, "Region": p.Store.Region,
+		"ObjectLock": p.Store.ObjectLock, "DeleteVersions": p.Store.DeleteVersions,
 		"Endpoint": p.Store.Endpoint, "Host": p.Store.host(), "Port": p.Store.port(),
 		"Accounts": accounts, "Roles": storeRoles, "Folder": strings.TrimSuffix(p.place("s3/README.md"), "/README.md"),
 	}

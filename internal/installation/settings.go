@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/bctl/bctl/internal/store"
 )
 
 // The files in the folder of each identity.
@@ -147,6 +149,12 @@ func (p *Plan) storeSettings() group {
 	}
 	if p.Store.Region != "" {
 		s["region"] = p.Store.Region
+	}
+	if p.Store.ObjectLock != store.Unlocked {
+		s["object_lock"] = string(p.Store.ObjectLock)
+	}
+	if p.Store.DeleteVersions {
+		s["delete_versions"] = true
 	}
 	if p.Store.Kind.Ours() {
 		s["ca_file"] = authoritiesName

@@ -34,6 +34,10 @@ func (p *pass) catalogs(ctx context.Context) error {
 			p.Log.Warn("old catalogs stay, because the store does not let them be deleted (renew the permissions of the pruner)", "error", err)
 			return nil
 		}
+		if locked, ok := errors.AsType[*store.LockedError](err); ok { // the next pass tries again
+			p.result.Locked += len(locked.Names)
+			return nil
+		}
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -91,7 +92,9 @@ func (p *pass) choose(maxChunks, maxBytes int64) (chosen []*object) {
 }
 
 // fixed reports whether the object of the pack stays as it is in this pass.
-func (k *packState) fixed() bool { return k.Running || k.Condemned || k.Deleting || k.chosen }
+func (k *packState) fixed() bool {
+	return k.Running || k.Condemned || k.Deleting || k.chosen || k.locked || k.split
+}
 
 // round condemns the packs of objects, finds the frames that are needed nevertheless, and copies
 // these into new objects. The packs are then deleted like those of which nothing is needed.
@@ -140,8 +143,17 @@ func (p *pass) round(ctx context.Context, objects []*object) error {
 type content struct {
 	frameBytes []uint32
 	needed     []bool // by frame
+	long       []bool // by frame: it must be locked for longer than the pack is; nil: not split
 	places     []index.PlaceOf
 	live       []bool // by place: the chunk is needed
+}
+
+// copies returns the frames of a pack that are copied.
+func (c *content) copies() []bool {
+	if c.long != nil {
+		return c.long
+	}
+	return c.needed
 }
 
 // contents returns the contents of condemned packs. A frame is needed if one of its chunks is: by
@@ -199,8 +211,9 @@ type copying struct {
 	contents map[int64]*content
 	data     []byte // the next object
 	move     index.Move
-	snapshot backup.SnapshotID // the next object is named after it
-	moving   []int             // packs of which move has copies, or that are dead
+	snapshot backup.SnapshotID      // the next object is named after it
+	moving   []int                  // packs of which move has copies, or that are dead
+	joined   map[backup.PackID]bool // objects of several packs, of which some are split
 
 	gone []int // packs that were moved, or of which nothing is needed
 	stay []int // packs that stay as they are
@@ -211,8 +224,9 @@ func (c *copying) add(ctx context.Context, o *object) error {
 	kept, gain := int64(0), false
 	for _, i := range o.packs {
 		k := &c.packs[i]
+		gain = gain || c.joined[k.Object] // a pack that is copied whole leaves the others
 		for n, length := range c.contents[k.Row].frameBytes {
-			if c.contents[k.Row].needed[n] {
+			if c.contents[k.Row].copies()[n] {
 				kept += int64(length)
 			} else {
 				gain = gain || length > 0
@@ -249,14 +263,14 @@ func (c *copying) read(ctx context.Context, o *object) error {
 	for _, i := range o.packs {
 		k := &c.packs[i]
 		content := c.contents[k.Row]
-		if !slices.Contains(content.needed, true) {
+		if !slices.Contains(content.copies(), true) {
 			dead = append(dead, k.Row)
 			continue
 		}
 		start := len(data)
 		at := pack.Place{Object: store.PackName(k.Snapshot, k.Object), Offset: k.Offset, Bytes: k.Bytes}
 		var err error
-		data, err = pack.ReadThin(ctx, data, c.Store, at, cmp.Or(k.Sealed, k.PackPlace.Pack), content.frameBytes, func(n int) bool { return content.needed[n] })
+		data, err = pack.ReadThin(ctx, data, c.Store, at, cmp.Or(k.Sealed, k.PackPlace.Pack), content.frameBytes, func(n int) bool { return content.copies()[n] })
 		switch {
 		case err == nil:
 		case errors.Is(err, fs.ErrPermission):
@@ -273,17 +287,20 @@ func (c *copying) read(ctx context.Context, o *object) error {
 		}
 		copied := index.PackCopy{Row: k.Row, Pack: backup.NewPackID(), Offset: int64(start), Bytes: int64(len(data) - start)}
 		for n, length := range content.frameBytes {
-			if !content.needed[n] {
+			if !content.copies()[n] {
 				length = 0
 			}
 			copied.FrameBytes = append(copied.FrameBytes, length)
 		}
 		for _, place := range content.places {
-			if content.needed[place.Frame] {
+			if content.copies()[place.Frame] {
 				copied.Chunks = append(copied.Chunks, place.Chunk)
 			}
 		}
 		copies = append(copies, copied)
+		if stays, ok := content.stays(k); ok {
+			copies = append(copies, stays)
+		}
 	}
 	if len(c.moving) == 0 {
 		c.snapshot = c.packs[o.packs[0]].Snapshot
@@ -323,6 +340,9 @@ func (c *copying) flush(ctx context.Context) error {
 		return err
 	}
 	c.move.Plan = plan
+	if err := c.lockCopies(ctx, store.PackName(c.snapshot, id)); err != nil {
+		return err
+	}
 	if err := c.Index.Move(ctx, c.term, c.move); err != nil {
 		return err
 	}
@@ -330,14 +350,43 @@ func (c *copying) flush(ctx context.Context) error {
 	return nil
 }
 
+// lockCopies locks the next object for as long as the packs that it replaces are locked, or must be.
+func (c *copying) lockCopies(ctx context.Context, name string) error {
+	until := time.Time{}
+	for i := range c.move.Copies {
+		k := &c.packs[c.rows[c.move.Copies[i].Row]]
+		until = laterOf(until, laterOf(k.LockedUntil, k.need))
+	}
+	if !c.ObjectLock || !until.After(c.locks.Now) {
+		return nil
+	}
+	for i := range c.move.Copies {
+		if copied := &c.move.Copies[i]; copied.Stays {
+			copied.LockedUntil = c.packs[c.rows[copied.Row]].LockedUntil
+		} else {
+			copied.LockedUntil = laterOf(until, c.locks.Now.Add(store.InitialLock)) // by the PUT
+		}
+	}
+	c.result.Extended++
+	return c.Store.Lock(ctx, name, until)
+}
+
 // moved adds what flush has moved to the result.
 func (c *copying) moved() {
 	for i := range c.move.Copies {
 		copied := &c.move.Copies[i]
 		k := &c.packs[c.rows[copied.Row]]
+		if copied.Stays {
+			c.stays[k.Object] = true
+			c.result.KeptBytes += k.Bytes
+			continue
+		}
 		c.result.Thinned++
 		c.result.Copied += copied.Bytes
-		c.result.Freed += k.Bytes - copied.Bytes
+		if !k.locked { // otherwise it is freed when its lock ends
+			c.result.Freed += k.Bytes - copied.Bytes
+			k.counted = true
+		}
 		c.result.KeptBytes -= k.Bytes - copied.Bytes
 		c.result.Unused -= k.unused
 		k.Deleting = true

@@ -20,7 +20,9 @@
 //     some of these, finds their needed frames as in steps 3 and 5, and copies the frames, which stay
 //     sealed, into new objects (compact.go). The index knows the name of an object before the store has
 //     the object. One transaction moves the chunks there, and then the old packs are deleted.
-//  8. It deletes unneeded versions of pages, and forgotten snapshots with their journals (journal.go),
+//  8. If objects are locked in the store, it extends locks before step 4, and splits packs of which a
+//     part is needed for longer (locks.go, split.go).
+//  9. It deletes unneeded versions of pages, and forgotten snapshots with their journals (journal.go),
 //     and catalogs that newer ones have replaced (catalogs.go).
 //
 // A complete pass notes the state of the index as it was before. While the index has this state, another

@@ -49,32 +49,29 @@ func (p *pass) history(ctx context.Context) error {
 	return p.catalogs(ctx)
 }
 
-// remove deletes forgotten snapshots: first the segments of all of them, then the valid records, then the
-// rows. So a record never exists without the index knowing its snapshot, and while the record exists,
-// the snapshot exists. A pass that ends in between leaves rows, with which the next one begins again.
+// remove deletes forgotten snapshots: first the segments of all of them, then the valid records, then
+// the rows. So a record never exists without the index knowing its snapshot, and while the record
+// exists, the snapshot exists. A pass that ends in between leaves rows, with which the next one begins
+// again. So do snapshots of which an object is locked.
 func (p *pass) remove(ctx context.Context, group []index.Forgotten) error {
 	p.step("deleting the journals of forgotten snapshots")
-	segments := make([]string, 0, objectsAtOnce)
-	records := make([]string, 0, len(group))
-	for _, f := range group {
-		for name := range journalOf(&f) {
-			segments = append(segments, name)
-			if len(segments) == objectsAtOnce {
-				if err := p.Store.Delete(ctx, segments...); err != nil {
-					return err
-				}
-				segments = segments[:0]
-			}
+	group = slices.DeleteFunc(slices.Clone(group), func(f index.Forgotten) bool {
+		noted := p.locks.Until[index.RecordLock(f.ID)]
+		locked := noted.After(p.locks.Now) || p.ObjectLock && noted.IsZero() && p.isFresh(f.ID)
+		if locked {
+			p.result.Locked++
 		}
-		records = append(records, store.AmendedName(f.ID, f.Amendment))
+		return locked
+	})
+	group, err := p.deleteOf(ctx, group, journalOf)
+	if err != nil {
+		return err
 	}
-	for _, names := range [][]string{segments, records} {
-		if len(names) == 0 {
-			continue
-		}
-		if err := p.Store.Delete(ctx, names...); err != nil {
-			return err
-		}
+	group, err = p.deleteOf(ctx, group, func(f *index.Forgotten) iter.Seq[string] {
+		return slices.Values([]string{store.AmendedName(f.ID, f.Amendment)})
+	})
+	if err != nil {
+		return err
 	}
 	for _, f := range group {
 		switch err := p.Index.Remove(ctx, f.ID); {
@@ -87,6 +84,51 @@ func (p *pass) remove(ctx context.Context, group []index.Forgotten) error {
 		}
 	}
 	return nil
+}
+
+// deleteOf deletes objects of snapshots. It returns the snapshots without those of which an object is
+// locked.
+func (p *pass) deleteOf(ctx context.Context, group []index.Forgotten, names func(*index.Forgotten) iter.Seq[string]) ([]index.Forgotten, error) {
+	kept := map[string]bool{}
+	batch := make([]string, 0, objectsAtOnce)
+	flush := func() error {
+		if len(batch) == 0 {
+			return nil
+		}
+		err := p.Store.Delete(ctx, batch...)
+		batch = batch[:0]
+		locked, ok := errors.AsType[*store.LockedError](err)
+		if !ok {
+			return err
+		}
+		for _, name := range locked.Names {
+			kept[name] = true
+		}
+		return nil
+	}
+	for i := range group {
+		for name := range names(&group[i]) {
+			batch = append(batch, name)
+			if len(batch) < objectsAtOnce {
+				continue
+			}
+			if err := flush(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := flush(); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(group, func(f index.Forgotten) bool {
+		for name := range names(&f) {
+			if kept[name] {
+				p.result.Locked++
+				return true
+			}
+		}
+		return false
+	}), nil
 }
 
 // journalOf yields the names of a snapshot's segment, and of the records that its valid record has

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -23,11 +24,15 @@ var ErrBusy = errors.New("another prune of this repository is running")
 type Index interface {
 	index.Pruning
 	index.Sweeping
+	index.Locking
 	index.Leading
 	MayDelete(ctx context.Context, d index.Deletion) error
 	Deleted(ctx context.Context, d index.Deletion, complete bool) error
 	Stops(ctx context.Context) ([]index.Stop, error)
 	ListShards(ctx context.Context, f index.ShardFilter) ([]index.ShardStatus, error)
+	ListPolicies(ctx context.Context) ([]backup.Policy, error)
+	Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error)
+	Holds(ctx context.Context) ([]index.Hold, error)
 }
 
 // Options are the settings of a Run.
@@ -42,6 +47,8 @@ type Options struct {
 	// MaxUnused is the share of the stored bytes that may stay unused, in packs that are needed in
 	// part. If more is unused, such packs are thinned. With 1, no pack is thinned.
 	MaxUnused float64
+	// ObjectLock: objects are locked (locks.go).
+	ObjectLock bool
 	// DryRun deletes nothing, and only returns what Run would delete.
 	DryRun bool
 	// Without are snapshots that a DryRun treats as forgotten.
@@ -74,6 +81,11 @@ type Summary struct {
 	KeptBytes int64 // stored bytes of these
 	Stored    int64 // stored bytes of all packs before
 	Unused    int64 // of KeptBytes, the frames of which no snapshot needs anything
+
+	Extended    int   // objects whose locks were extended
+	Locked      int   // packs and journals that nothing needs, and that stay until their locks end
+	LockedBytes int64 // stored bytes of these packs
+
 	// Again: while the pass ran, or by what it did, more has become free.
 	Again     bool
 	Deletable int64 // what the pass found to delete and to free, before the brake decided
@@ -114,7 +126,8 @@ func Run(ctx context.Context, o Options) (Summary, error) {
 		if err == nil {
 			err = p.run(ctx)
 		}
-		complete := err == nil && !p.incomplete && !p.result.Again
+		// Locks end, and must be extended, without anything else happening.
+		complete := err == nil && !p.incomplete && !p.result.Again && !p.ObjectLock && p.result.Locked == 0
 		// What was freed before an error is noted, too, if this process still leads.
 		if noteErr := p.note(context.WithoutCancel(ctx), time.Since(started), work.State, complete); err == nil {
 			err = noteErr
@@ -170,6 +183,11 @@ type pass struct {
 
 	refused    bool // the store does not let packs be copied
 	incomplete bool // another pass may find more, although nothing has changed
+	locks      index.Locks
+	known      map[backup.SnapshotID]*backup.Snapshot // of all shards, if objects are locked
+	wanted     []wanted                               // locks that are not long enough
+	long       []uint64                               // a bit for each frame that must be locked for longer
+	stays      map[backup.PackID]bool                 // objects of which packs were replaced by themselves
 }
 
 // A packState is a pack, with what a pass has found out about it.
@@ -180,6 +198,12 @@ type packState struct {
 	frames int
 	unused int64 // bytes of its frames without a marked chunk; of a pack without any, all bytes
 	chosen bool  // to be thinned, in this pass
+
+	locked  bool      // now
+	need    time.Time // until when it must be locked; zero: its lock is long enough
+	long    int64     // bytes of the frames that must be
+	split   bool      // copying these costs less than locking all of it
+	counted bool      // as deleted, in the result
 }
 
 // renew renews the term until ctx is done. It ends ctx if the term is lost. wait returns when the
@@ -240,13 +264,16 @@ func (p *pass) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := p.lock(ctx); err != nil {
+		return err
+	}
 	would := p.wouldDelete(candidates)
 	p.result.Deletable = would.Bytes
 	if p.Found != nil {
 		p.Found(p.result)
 	}
 	if err := p.Index.MayDelete(ctx, would); err != nil {
-		return err
+		return errors.Join(err, p.lockRest(ctx))
 	}
 	err = p.carryOut(ctx, fence, candidates)
 	if err == nil {
@@ -292,6 +319,12 @@ func (p *pass) carryOut(ctx context.Context, fence map[backup.ShardID]backup.Sna
 	if err := p.compact(ctx); err != nil {
 		return err
 	}
+	if err := p.split(ctx); err != nil {
+		return err
+	}
+	if err := p.lockRest(ctx); err != nil {
+		return err
+	}
 	if err := p.history(ctx); err != nil || !p.Sweep {
 		return err
 	}
@@ -307,6 +340,14 @@ func (p *pass) dryRun(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := p.planLocks(ctx); err != nil {
+		return err
+	}
+	for i := range p.packs {
+		if k := &p.packs[i]; k.Deleting && k.locked {
+			p.staysLocked(k)
+		}
+	}
 	for _, i := range candidates {
 		p.deleted(&p.packs[i])
 	}
@@ -319,7 +360,7 @@ func (p *pass) dryRun(ctx context.Context) error {
 }
 
 func (p *pass) deleted(k *packState) {
-	k.Deleting = true
+	k.Deleting, k.counted = true, true
 	p.result.Packs++
 	p.result.Bytes += k.Bytes
 	p.result.Chunks += k.Chunks
@@ -328,15 +369,18 @@ func (p *pass) deleted(k *packState) {
 	p.result.Unused -= k.unused
 }
 
-// load reads the packs, and counts their frames and the list chunks.
+// load reads the packs and what is locked, and counts their frames and the list chunks.
 func (p *pass) load(ctx context.Context) error {
+	if err := p.loadLocks(ctx); err != nil {
+		return err
+	}
 	p.rows = map[int64]int{}
 	for k, err := range p.Index.Packs(ctx) {
 		if err != nil {
 			return err
 		}
 		p.rows[k.Row] = len(p.packs)
-		p.packs = append(p.packs, packState{Pack: k})
+		p.packs = append(p.packs, packState{Pack: k, locked: p.isLocked(&k)})
 	}
 	frames := 0
 	for f, err := range p.Index.Frames(ctx) {
@@ -365,6 +409,8 @@ func (p *pass) finish(ctx context.Context) error {
 		switch k := &p.packs[i]; {
 		case k.Gone:
 			gone = append(gone, i)
+		case k.Deleting && k.locked:
+			p.staysLocked(k)
 		case k.Deleting:
 			deleting = append(deleting, i)
 		case k.Condemned:
@@ -386,6 +432,12 @@ func (p *pass) finish(ctx context.Context) error {
 	return p.Index.DropLists(ctx)
 }
 
+// staysLocked counts a pack that nothing needs, and that stays until its lock ends.
+func (p *pass) staysLocked(k *packState) {
+	p.result.Locked++
+	p.result.LockedBytes += k.Bytes
+}
+
 func (p *pass) rowsOf(packs []int) []int64 {
 	rows := make([]int64, len(packs))
 	for i, at := range packs {
@@ -403,6 +455,39 @@ func (p *pass) candidates(ctx context.Context, without []backup.SnapshotID) ([]i
 		return nil, err
 	}
 	p.needed = needed
+	if err := p.markNeeded(ctx, needed); err != nil {
+		return nil, err
+	}
+	if err := p.measure(ctx); err != nil {
+		return nil, err
+	}
+	objects := map[backup.PackID]bool{} // true: it stays
+	for i := range p.packs {
+		k := &p.packs[i]
+		objects[k.Object] = objects[k.Object] || k.marked > 0 || k.Running || k.Deleting || k.locked
+		if k.Deleting {
+			continue
+		}
+		p.result.KeptPacks++
+		p.result.KeptBytes += k.Bytes
+		if k.locked && k.marked == 0 && !k.Running {
+			k.unused = 0
+			p.staysLocked(k)
+		}
+		p.result.Unused += k.unused
+	}
+	p.result.Stored = p.result.KeptBytes
+	var candidates []int
+	for i := range p.packs {
+		if !objects[p.packs[i].Object] {
+			candidates = append(candidates, i)
+		}
+	}
+	return candidates, nil
+}
+
+// markNeeded marks the chunks that the snapshots in needed need.
+func (p *pass) markNeeded(ctx context.Context, needed map[backup.ShardID][]backup.SnapshotNumber) error {
 	total := int64(0)
 	for i := range p.packs {
 		total += p.packs[i].Chunks
@@ -414,34 +499,10 @@ func (p *pass) candidates(ctx context.Context, without []backup.SnapshotID) ([]i
 	for part := range parts {
 		in := func(id *backup.ChunkID) bool { return int(id[0])*parts>>8 == part }
 		if err := p.count(ctx, needed, in, total/int64(parts)); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	suspects := p.suspects()
-	if err := p.verify(ctx, needed, suspects); err != nil {
-		return nil, err
-	}
-	if err := p.measure(ctx); err != nil {
-		return nil, err
-	}
-	objects := map[backup.PackID]bool{} // true: it is needed
-	for i := range p.packs {
-		k := &p.packs[i]
-		objects[k.Object] = objects[k.Object] || k.marked > 0 || k.Running || k.Deleting
-		if !k.Deleting {
-			p.result.KeptPacks++
-			p.result.KeptBytes += k.Bytes
-			p.result.Unused += k.unused
-		}
-	}
-	p.result.Stored = p.result.KeptBytes
-	var candidates []int
-	for i := range p.packs {
-		if !objects[p.packs[i].Object] {
-			candidates = append(candidates, i)
-		}
-	}
-	return candidates, nil
+	return p.verify(ctx, needed, p.suspects())
 }
 
 // condemn condemns candidates, acquits those that batches have come to rely on in the meantime, and
@@ -514,35 +575,94 @@ func (p *pass) neededSince(ctx context.Context, fence map[backup.ShardID]backup.
 	return needed, err
 }
 
-// delete deletes the objects of packs, and then the packs.
+// delete deletes the objects of packs, and then the packs. Those that are locked stay to be deleted.
 func (p *pass) delete(ctx context.Context, packs []int) error {
-	if len(packs) == 0 {
+	var names []string
+	unlocked := make([]int, 0, len(packs))
+	shared := p.shared()
+	for _, i := range packs {
+		switch k := &p.packs[i]; {
+		case shared[k.Object]: // only its row goes
+		case k.locked:
+			p.staysLocked(k)
+			continue
+		default:
+			names = append(names, store.PackName(k.Snapshot, k.Object))
+		}
+		unlocked = append(unlocked, i)
+	}
+	if len(unlocked) == 0 {
 		return nil
+	}
+	if len(names) == 0 {
+		return p.drop(ctx, unlocked, nil)
 	}
 	if p.BeforeDelete != nil {
 		if err := p.BeforeDelete(ctx); err != nil {
 			return err
 		}
 	}
-	names := make([]string, 0, len(packs))
-	for _, i := range packs {
-		names = append(names, store.PackName(p.packs[i].Snapshot, p.packs[i].Object))
-	}
 	slices.Sort(names)
+	refused := map[string]bool{}
 	for group := range slices.Chunk(slices.Compact(names), objectsAtOnce) {
 		p.step("deleting packs")
-		if err := p.Store.Delete(ctx, group...); err != nil {
+		err := p.Store.Delete(ctx, group...)
+		if locked, ok := errors.AsType[*store.LockedError](err); ok {
+			for _, name := range locked.Names {
+				refused[name] = true
+			}
+		} else if err != nil {
 			return err
 		}
 	}
+	return p.drop(ctx, unlocked, refused)
+}
+
+// shared returns the objects that have a pack which is not to be deleted. Such a pack has replaced
+// another one of the same object.
+func (p *pass) shared() map[backup.PackID]bool {
+	shared := maps.Clone(p.stays)
+	if shared == nil {
+		shared = map[backup.PackID]bool{}
+	}
+	for i := range p.packs {
+		if !p.packs[i].Deleting {
+			shared[p.packs[i].Object] = true
+		}
+	}
+	return shared
+}
+
+// drop deletes the rows of packs whose objects were deleted. refused are the names of those that the
+// store has kept, because they are locked.
+func (p *pass) drop(ctx context.Context, packs []int, refused map[string]bool) error {
 	p.step("removing deleted packs from the index")
-	rows := p.rowsOf(packs)
+	var dropped []int
+	for _, i := range packs {
+		k := &p.packs[i]
+		switch gone := !refused[store.PackName(k.Snapshot, k.Object)]; {
+		case !gone:
+			p.staysLocked(k)
+			if k.counted {
+				p.result.Packs, p.result.Bytes, p.result.Chunks = p.result.Packs-1, p.result.Bytes-k.Bytes, p.result.Chunks-k.Chunks
+			}
+			continue
+		case !k.counted && !k.LockedUntil.IsZero() && !k.locked: // it has waited for the end of its lock
+			p.result.Packs++
+			p.result.Bytes += k.Bytes
+		}
+		dropped = append(dropped, i)
+	}
+	if len(dropped) == 0 {
+		return nil
+	}
+	rows := p.rowsOf(dropped)
 	for digit := range 256 {
 		if err := p.Index.DropPlaces(ctx, rows, byte(digit)); err != nil {
 			return err
 		}
 	}
-	if err := p.Index.Gone(ctx, p.rowsOf(slices.DeleteFunc(slices.Clone(packs), p.isPlan))); err != nil {
+	if err := p.Index.Gone(ctx, p.rowsOf(slices.DeleteFunc(dropped, p.isPlan))); err != nil {
 		return err
 	}
 	_, err := p.Index.DropPacks(ctx, rows)

@@ -61,6 +61,8 @@ type Swept struct {
 	// Unidentified is the number of objects that no row names, and that stay because their names or
 	// headers do not identify them, or because they are copies made by compaction.
 	Unidentified int64
+	// Locked are orphans that stay until their locks end.
+	Locked int64
 	// Old reports that orphans stay, because the index is older than its store.
 	Old bool
 }
@@ -71,6 +73,7 @@ func (s *Swept) add(other Swept) {
 	s.Bytes += other.Bytes
 	s.Unknown += other.Unknown
 	s.Unidentified += other.Unidentified
+	s.Locked += other.Locked
 	s.Old = s.Old || other.Old
 }
 
@@ -334,23 +337,32 @@ func IsCurrent(ctx context.Context, i index.Sweeping, s store.Store) (bool, erro
 	return true, nil
 }
 
-// remove deletes orphans. A dry run only counts them.
+// remove deletes orphans. A dry run only counts them. Those that are locked stay for the next sweep.
 func (s *section) remove(ctx context.Context, orphans []stored) error {
 	if len(orphans) == 0 {
 		return nil
 	}
-	names, bytes := make([]string, len(orphans)), int64(0)
+	names := make([]string, len(orphans))
 	for i := range orphans {
 		names[i] = orphans[i].Name
-		bytes += orphans[i].SizeBytes
 	}
 	if !s.DryRun {
-		if err := s.Store.Delete(ctx, names...); err != nil {
+		err := s.Store.Delete(ctx, names...)
+		if locked, ok := errors.AsType[*store.LockedError](err); ok {
+			s.Locked += int64(len(locked.Names))
+			orphans = slices.DeleteFunc(orphans, func(o stored) bool { return slices.Contains(locked.Names, o.Name) })
+		} else if err != nil {
 			return err
 		}
-		s.Log.Info("orphans deleted", "objects", len(names), "bytes", bytes, "object", names[0])
 	}
-	s.Orphans += int64(len(names))
+	bytes := int64(0)
+	for i := range orphans {
+		bytes += orphans[i].SizeBytes
+	}
+	if !s.DryRun && len(orphans) > 0 {
+		s.Log.Info("orphans deleted", "objects", len(orphans), "bytes", bytes, "object", orphans[0].Name)
+	}
+	s.Orphans += int64(len(orphans))
 	s.Bytes += bytes
 	return nil
 }

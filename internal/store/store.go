@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 )
@@ -46,8 +47,14 @@ type Store interface {
 	List(ctx context.Context, prefix string) iter.Seq2[Object, error]
 
 	// Delete removes objects, many with one request if the store can. A missing object is not an
-	// error. After an error, some of the objects may be gone.
+	// error. After an error, some of the objects may be gone. If the error is a *LockedError, all of
+	// the others are.
 	Delete(ctx context.Context, names ...string) error
+
+	// Lock keeps an object from being deleted or replaced until a time, which is in whole seconds.
+	// An object that is locked for longer stays so: nothing shortens a lock. The error is
+	// backup.ErrInvalid if the store has no locks, or was opened without a LockMode.
+	Lock(ctx context.Context, name string, until time.Time) error
 
 	// String returns the location of the store, for messages. It contains no secrets.
 	String() string
@@ -74,7 +81,7 @@ func (fullError) Unwrap() error { return backup.StoreFull }
 // An Error describes a failed operation: the store, the object and the cause.
 type Error struct {
 	Store string // as Store.String
-	Op    string // put, get, stat, list, delete
+	Op    string // put, get, stat, list, delete, lock
 	Name  string // of the object, or the prefix of a list
 	Kind  error  // one of the errors that a Store promises; nil if Err wraps it
 	Err   error  // the cause; may be nil

@@ -12,6 +12,8 @@ type Pruner struct {
 	thinned, freed, copied            prometheus.Counter
 	swept, orphans, orphanBytes       prometheus.Counter
 	unknown, unidentified             prometheus.Counter
+	extended                          prometheus.Counter
+	locked, lockedBytes               prometheus.Gauge
 	kept, unused, maxUnused           prometheus.Gauge
 	deletable, stopped                prometheus.Gauge
 	condemned, rows, passed           prometheus.Gauge
@@ -40,6 +42,9 @@ func (m *Metrics) Pruner() *Pruner {
 		orphanBytes:  m.total("bctl_sweep_orphan_bytes_total", "Stored bytes of the deleted orphans."),
 		unknown:      m.total("bctl_sweep_unknown_total", "Objects that the sweep left in the store because the index does not know their snapshots. The index may be older than the store."),
 		unidentified: m.total("bctl_sweep_unidentified_total", "Objects that the sweep left in the store because it could not identify them."),
+		extended:     m.total("bctl_prune_extended_locks_total", "Objects whose locks were extended, because kept snapshots need them for longer."),
+		locked:       m.gauge("bctl_prune_locked_objects", "Packs and journals that no snapshot needs, and that stay until their locks end.").WithLabelValues(),
+		lockedBytes:  m.gauge("bctl_prune_locked_bytes", "Stored bytes of the packs that no snapshot needs, and that stay until their locks end.").WithLabelValues(),
 		kept:         m.gauge("bctl_prune_kept_bytes", "Stored bytes of all packs. A pass sets it when it has found what is needed, and again when it ends.").WithLabelValues(),
 		unused:       m.gauge("bctl_prune_unused_bytes", "Bytes in stored packs that no snapshot needs. Their packs are needed in part, or wait for their deletion.").WithLabelValues(),
 		maxUnused:    m.gauge("bctl_prune_max_unused_ratio", "Share of the stored bytes that may stay unused (pruner.max_unused).").WithLabelValues(),
@@ -71,6 +76,15 @@ func (p *Pruner) Thinned(packs int, freed, copied int64) {
 		p.thinned.Add(float64(packs))
 		p.freed.Add(float64(freed))
 		p.copied.Add(float64(copied))
+	}
+}
+
+// Locked records the locks that a pass has extended, and what it left because of locks.
+func (p *Pruner) Locked(extended, objects int, bytes int64) {
+	if p != nil {
+		p.extended.Add(float64(extended))
+		p.locked.Set(float64(objects))
+		p.lockedBytes.Set(float64(bytes))
 	}
 }
 

@@ -54,7 +54,7 @@ func (x *Index) Plan(ctx context.Context, t index.Term, snapshot backup.Snapshot
 const (
 	selectToMove = `SELECT id, condemned, deleted <> 0, pack, sealed, snapshot, object FROM packs WHERE {id in $1} ORDER BY id {for update}`
 	insertMoved  = `
-INSERT INTO packs (pack, sealed, snapshot, object, object_offset, stored_bytes, frame_bytes, chunks) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO packs (pack, sealed, snapshot, object, object_offset, stored_bytes, frame_bytes, chunks, locked_until) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 RETURNING id`
 	dropPlan = `DELETE FROM packs WHERE id = $1`
 )
@@ -73,6 +73,8 @@ func (x *Index) Move(ctx context.Context, t index.Term, m index.Move) error {
 	for i := range m.Copies {
 		gone = append(gone, m.Copies[i].Row)
 	}
+	slices.Sort(gone)
+	gone = slices.Compact(gone)
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		if err := tx.checkTerm(ctx, t); err != nil {
 			return err
@@ -131,10 +133,14 @@ func (tx *Tx) moveTo(ctx context.Context, plan, from movable, c *index.PackCopy)
 	if from.sealed.Valid {
 		sealed = from.sealed.UUID
 	}
+	to := plan
+	if c.Stays {
+		to = from
+	}
 	ids := sortedIDs(c.Chunks)
 	var row int64
 	err := tx.Each(ctx, insertMoved,
-		[]any{uuid.UUID(c.Pack), sealed, plan.snapshot, plan.object, c.Offset, c.Bytes, appendFrames(nil, c.FrameBytes), int64(len(ids))},
+		[]any{uuid.UUID(c.Pack), sealed, to.snapshot, to.object, c.Offset, c.Bytes, appendFrames(nil, c.FrameBytes), int64(len(ids)), lockedAt(c.LockedUntil)},
 		func(scan func(...any) error) error { return scan(&row) })
 	if err != nil {
 		return err

@@ -197,7 +197,7 @@ func (x *Index) Places(ctx context.Context, rows []int64) iter.Seq2[index.PlaceO
 }
 
 const selectAllPacks = `
-SELECT p.id, p.pack, p.snapshot, p.object, p.object_offset, p.stored_bytes, p.sealed, p.chunks, p.condemned, p.deleted <> 0, p.gone, coalesce(s.state = 'running', false)
+SELECT p.id, p.pack, p.snapshot, p.object, p.object_offset, p.stored_bytes, p.sealed, p.chunks, p.condemned, p.deleted <> 0, p.gone, p.locked_until, coalesce(s.state = 'running', false)
 FROM packs p LEFT JOIN snapshots s ON s.id = p.snapshot
 ORDER BY p.id`
 
@@ -208,11 +208,12 @@ func (x *Index) Packs(ctx context.Context) iter.Seq2[index.Pack, error] {
 			var p index.Pack
 			var pack, snapshot, object uuid.UUID
 			var sealed uuid.NullUUID
-			if err := scan(&p.Row, &pack, &snapshot, &object, &p.Offset, &p.Bytes, &sealed, &p.Chunks, &p.Condemned, &p.Deleting, &p.Gone, &p.Running); err != nil {
+			var locked int64
+			if err := scan(&p.Row, &pack, &snapshot, &object, &p.Offset, &p.Bytes, &sealed, &p.Chunks, &p.Condemned, &p.Deleting, &p.Gone, &locked, &p.Running); err != nil {
 				return err
 			}
 			p.Pack, p.Snapshot, p.Object = backup.PackID(pack), backup.SnapshotID(snapshot), backup.PackID(object)
-			p.Sealed = backup.PackID(sealed.UUID)
+			p.Sealed, p.LockedUntil = backup.PackID(sealed.UUID), fromMicros(locked)
 			return yield(p)
 		})
 	})
@@ -440,6 +441,9 @@ func (x *Index) Remove(ctx context.Context, id backup.SnapshotID) error {
 			if err := tx.exec(ctx, statement, uuid.UUID(id)); err != nil {
 				return err
 			}
+		}
+		if err := tx.dropLocks(ctx, id); err != nil {
+			return err
 		}
 		return tx.Snapshot.DeleteOneID(uuid.UUID(id)).Exec(ctx)
 	})

@@ -11,6 +11,7 @@ import (
 )
 
 // Each number comes from a short table or an index. A plan has no bytes: nothing was condemned for it.
+// A pack that is locked waits for that, and not for a pruner.
 const selectPruneWork = `
 SELECT
     CAST((SELECT coalesce(sum(last_number), 0) FROM shards) AS bigint) - (SELECT count(*) FROM snapshots WHERE state = 'running'),
@@ -22,7 +23,8 @@ SELECT
     coalesce((SELECT kept_bytes FROM prunes ORDER BY id DESC LIMIT 1), 0),
     coalesce((SELECT unused_bytes FROM prunes ORDER BY id DESC LIMIT 1), 0),
     (SELECT count(*) FROM packs WHERE condemned AND NOT gone),
-    (SELECT coalesce(min(CASE WHEN condemned_at = 0 THEN deleted ELSE condemned_at END), 0) FROM packs WHERE condemned AND NOT gone AND stored_bytes > 0),
+    (SELECT coalesce(min(CASE WHEN locked_until > condemned_at AND locked_until > deleted THEN locked_until WHEN condemned_at = 0 THEN deleted ELSE condemned_at END), 0)
+     FROM packs WHERE condemned AND NOT gone AND stored_bytes > 0 AND locked_until < $1),
     (SELECT count(*) FROM packs WHERE condemned AND gone),
     (SELECT coalesce(min(deleted), 0) FROM packs WHERE condemned AND gone)`
 

@@ -111,6 +111,8 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"Prunes", testPrunes},
 		{"PruneWork", testPruneWork},
 		{"CatalogNumbers", testCatalogNumbers},
+		{"Locks", testLocks},
+		{"Split", testSplit},
 		{"DropVersions", testDropVersions},
 		{"DropVersionsOfRetired", testDropVersionsOfRetired},
 		{"Fence", testFence},

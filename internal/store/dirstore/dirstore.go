@@ -146,6 +146,11 @@ func (s *Store) Delete(ctx context.Context, names ...string) error {
 	return nil
 }
 
+// Lock implements store.Store: a directory has no locks.
+func (s *Store) Lock(_ context.Context, name string, _ time.Time) error {
+	return s.fail("lock", name, fmt.Errorf("a directory cannot lock objects: %w", backup.ErrInvalid))
+}
+
 func (s *Store) delete(ctx context.Context, name string) error {
 	if err := s.check(ctx, name); err != nil {
 		return s.fail("delete", name, err)

@@ -3,8 +3,10 @@ package ratestore
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"slices"
+	"time"
 
 	"golang.org/x/time/rate"
 
@@ -139,13 +141,32 @@ func (s *Store) Delete(ctx context.Context, names ...string) error {
 	if s.requests.Limit() != rate.Inf {
 		atOnce = s.requests.Burst()
 	}
+	var locked *store.LockedError
 	for group := range slices.Chunk(names, atOnce) {
 		if err := s.wait(ctx, s.requests, int64(len(group)), "delete", group[0]); err != nil {
 			return err
 		}
-		if err := s.Store.Delete(ctx, group...); err != nil {
+		err := s.Store.Delete(ctx, group...)
+		some, refused := errors.AsType[*store.LockedError](err)
+		switch {
+		case !refused && err != nil:
 			return err
+		case refused && locked == nil:
+			locked = some
+		case refused:
+			locked.Names = append(locked.Names, some.Names...)
 		}
 	}
+	if locked != nil {
+		return &store.Error{Store: s.String(), Op: "delete", Err: locked}
+	}
 	return nil
+}
+
+// Lock implements store.Store.
+func (s *Store) Lock(ctx context.Context, name string, until time.Time) error {
+	if err := s.wait(ctx, s.requests, 1, "lock", name); err != nil {
+		return err
+	}
+	return s.Store.Lock(ctx, name, until)
 }

@@ -61,6 +61,9 @@ type Options struct {
 	StallTimeout    time.Duration // without a byte sent or received; 0: DefaultStallTimeout
 	ResponseTimeout time.Duration // from last byte sent to first received; 0: DefaultResponseTimeout
 
+	ObjectLock     store.LockMode // in which new objects are locked; the bucket must allow it
+	DeleteVersions bool           // Delete removes all versions of objects, and their delete markers
+
 	// OnRetry, if set, is called before each pause, by the goroutine that waits. It may be called
 	// concurrently.
 	OnRetry func(Retry)
@@ -69,7 +72,7 @@ type Options struct {
 // A Retry describes an attempt that failed and will be repeated.
 type Retry struct {
 	Store     string // as Store.String
-	Op        string // put, get, stat, list, delete
+	Op        string // put, get, stat, list, delete, lock
 	Name      string // of the object
 	Attempt   int    // number of the failed attempt: 1, 2 …
 	Kind      error  // the store's error for Err, such as store.ErrFull; nil if Err wraps it

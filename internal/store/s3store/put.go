@@ -12,10 +12,12 @@ import (
 	"io/fs"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/store"
 )
 
 const (
@@ -137,7 +139,7 @@ func (s *Store) owner(ctx context.Context, put *putRequest) (owner, error) {
 func taken(err error) bool {
 	response, ok := errors.AsType[minio.ErrorResponse](err)
 	return ok && (response.StatusCode == http.StatusPreconditionFailed ||
-		response.StatusCode == http.StatusForbidden && strings.Contains(strings.ToLower(response.Message), "object lock"))
+		response.StatusCode == http.StatusForbidden && saysLocked(response))
 }
 
 // send makes the PUT. It repeats it without a feature that the server turns out not to support.
@@ -195,6 +197,9 @@ func (s *Store) sendOnce(ctx context.Context, w *watchdog, put *putRequest, chec
 	}
 	if put.token != "" {
 		options.UserMetadata[putMetadata] = put.token
+	}
+	if mode := s.lockMode(put.name); mode != "" {
+		options.Mode, options.RetainUntilDate = mode, time.Now().Add(store.InitialLock).UTC()
 	}
 	if conditional {
 		options.SetMatchETagExcept("*")

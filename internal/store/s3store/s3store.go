@@ -2,11 +2,9 @@ package s3store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -103,71 +101,6 @@ func (s *Store) head(ctx context.Context, name string) (minio.ObjectInfo, error)
 		err = fmt.Errorf("the server does not say how large it is: %w", backup.ErrUnavailable)
 	}
 	return info, err
-}
-
-// Delete implements store.Store. In a bucket with versions it leaves a delete marker. It deletes
-// objects with a retention of mode governance, which is how some stores keep objects from being
-// overwritten, if the user may do so.
-func (s *Store) Delete(ctx context.Context, names ...string) error {
-	for _, name := range names {
-		if err := store.CheckName(name); err != nil {
-			return s.fail("delete", name, nil, err)
-		}
-	}
-	for group := range slices.Chunk(names, deletedAtOnce) {
-		err := s.do(ctx, "delete", group[0], func(ctx context.Context, _ *watchdog) error { return s.deleteGroup(ctx, group) })
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// deletedAtOnce is how many objects one request can delete.
-const deletedAtOnce = 1000
-
-// deleteGroup deletes objects with one request.
-func (s *Store) deleteGroup(ctx context.Context, names []string) error {
-	if len(names) == 1 {
-		return missingIsDeleted(s.core.RemoveObject(ctx, s.options.Bucket, s.prefix+names[0], minio.RemoveObjectOptions{GovernanceBypass: true}))
-	}
-	objects := make(chan minio.ObjectInfo, len(names))
-	for _, name := range names {
-		objects <- minio.ObjectInfo{Key: s.prefix + name}
-	}
-	close(objects)
-	var failed error
-	for result := range s.core.RemoveObjectsWithResult(ctx, s.options.Bucket, objects, minio.RemoveObjectsOptions{GovernanceBypass: true}) {
-		if failed == nil {
-			failed = missingIsDeleted(withStatus(result.Err))
-		}
-	}
-	return failed
-}
-
-// withStatus adds to the error of one object, which is only a code in the answer to the request,
-// the status that the code has as the answer to a request of its own.
-func withStatus(err error) error {
-	response, ok := errors.AsType[minio.ErrorResponse](err)
-	if !ok || response.StatusCode != 0 {
-		return err
-	}
-	switch response.Code {
-	case "AccessDenied":
-		response.StatusCode = http.StatusForbidden
-	case "InternalError":
-		response.StatusCode = http.StatusInternalServerError
-	case "SlowDown", "ServiceUnavailable":
-		response.StatusCode = http.StatusServiceUnavailable
-	}
-	return response
-}
-
-func missingIsDeleted(err error) error {
-	if err != nil && errors.Is(kindOf(err), backup.ErrNotFound) {
-		return nil
-	}
-	return err
 }
 
 // objectName returns the name of the object with this key. ok is false for objects that other

@@ -17,6 +17,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/installation"
+	"github.com/bctl/bctl/internal/store"
 )
 
 func newDeploy(a *app) *cobra.Command {
@@ -127,7 +128,10 @@ func (c *deployInit) run(dir string) error {
 		c.plan.InPlace = dir
 	}
 	c.plan.Store.Kind = installation.StoreKind(c.kind)
-	c.plan.Store.URL = c.app.cfg.Store.URL
+	c.plan.Store.URL, c.plan.Store.DeleteVersions = c.app.cfg.Store.URL, c.app.cfg.Store.DeleteVersions
+	if c.plan.Store.ObjectLock, err = store.ParseLockMode(c.app.cfg.Store.ObjectLock); err != nil {
+		return wrongSetting(fmt.Errorf("--object-lock: %w", err))
+	}
 	if c.plan.Postgres, err = parseDatabase(c.postgres); err != nil {
 		return err
 	}

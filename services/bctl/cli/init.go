@@ -15,6 +15,7 @@ import (
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/store/s3store"
 	"github.com/bctl/bctl/services/bctl/open"
 )
 
@@ -36,10 +37,15 @@ has it can read them.
 
 To finish an interrupted init, run it again. If key files are lost, run it where
 the identity is; it writes them again. With --if-missing, an existing repository
-is not an error: its index is migrated to this version.`,
+is not an error: its index is migrated to this version.
+
+With --object-lock, the store keeps objects from being deleted for as long as
+snapshots need them. It must be an S3 bucket in which object lock is enabled.
+Use the same setting for backups and prunes (docs/retention.md).`,
 		Example: `  bctl init --repo /backup
   bctl init --repo /backup --identity /media/usb/backup-key.txt
-  bctl init --config fleet.yaml --recipient age1…`,
+  bctl init --config fleet.yaml --recipient age1…
+  bctl init --repo /backup --store s3://backups/repo --object-lock governance`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
 	}
@@ -71,6 +77,11 @@ func (c *initCommand) run(ctx context.Context) error {
 		return wrongSetting(err)
 	}
 	defer s.Close()
+	if bucket, ok := s.(*s3store.Store); ok && a.cfg.ObjectLock() {
+		if err := bucket.CheckLock(ctx); err != nil {
+			return err
+		}
+	}
 	made, err := repo.Init(ctx, s, i, o)
 	if c.ifMissing && errors.Is(err, backup.ErrExists) && isWhole(ctx, s, i) {
 		a.log.Info("the repository exists and its index is up to date", "repository", made.Repository.ID.String())

@@ -120,7 +120,7 @@ func (c *pruneCommand) look(ctx context.Context, i index.Index, s store.Store) e
 		c.app.noteCurrent(ctx, i)
 	}
 	started := time.Now()
-	o := prune.Options{Index: i, Store: s, MemoryBytes: c.maxMemory, MaxUnused: c.maxUnused, DryRun: true, Sweep: c.sweep, Log: c.app.log}
+	o := prune.Options{Index: i, Store: s, MemoryBytes: c.maxMemory, MaxUnused: c.maxUnused, ObjectLock: c.app.cfg.ObjectLock(), DryRun: true, Sweep: c.sweep, Log: c.app.log}
 	r, err := c.app.runPrune(func(o prune.Options) (prune.Summary, error) { return prune.Run(ctx, o) }, o)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (c *pruneCommand) look(ctx context.Context, i index.Index, s store.Store) e
 
 // frees returns what prune would delete if these snapshots were forgotten.
 func (a *app) frees(ctx context.Context, i index.Index, without []backup.SnapshotID) (prune.Summary, error) {
-	o := prune.Options{Index: i, MaxUnused: prune.DefaultMaxUnused, DryRun: true, Without: without, Log: a.log}
+	o := prune.Options{Index: i, MaxUnused: prune.DefaultMaxUnused, ObjectLock: a.cfg.ObjectLock(), DryRun: true, Without: without, Log: a.log}
 	return a.runPrune(func(o prune.Options) (prune.Summary, error) { return prune.Run(ctx, o) }, o)
 }
 
@@ -152,7 +152,7 @@ func (c *pruneCommand) prune(ctx context.Context, r *repository) error {
 		host = "unknown"
 	}
 	o := prune.Options{
-		Index: r.index, Store: r.store, Log: a.log, MemoryBytes: c.maxMemory, MaxUnused: c.maxUnused, Sweep: c.sweep,
+		Index: r.index, Store: r.store, Log: a.log, MemoryBytes: c.maxMemory, MaxUnused: c.maxUnused, Sweep: c.sweep, ObjectLock: a.cfg.ObjectLock(),
 		By:     operator(),
 		Holder: fmt.Sprintf("%s-%d-%s", host, os.Getpid(), backup.NewPackID()),
 	}
@@ -218,6 +218,9 @@ type prunedJSON struct {
 	Packs            int     `json:"packs"`             // that remain
 	Bytes            int64   `json:"bytes"`
 	UnusedBytes      int64   `json:"unused_bytes"` // of these
+	Locked           int     `json:"locked"`       // packs and records that nothing needs, and that stay until their locks end
+	LockedBytes      int64   `json:"locked_bytes"` // of these packs
+	Extended         int     `json:"extended_locks"`
 	ElapsedSeconds   float64 `json:"elapsed_seconds"`
 
 	Requests requestsJSON `json:"requests"`
@@ -250,7 +253,8 @@ func (c *pruneCommand) report(r *prune.Summary, elapsed time.Duration) error {
 			sweep = &sweptJSON{r.Swept.Objects, r.Swept.Orphans, r.Swept.Bytes, r.Swept.Unknown, r.Swept.Unidentified, r.Swept.Old}
 		}
 		return c.app.print(prunedJSON{
-			"prune", c.dryRun, r.Packs, r.Bytes, r.Chunks, r.Thinned, r.Freed, r.Copied, r.Versions, r.Snapshots, r.KeptPacks, r.KeptBytes, r.Unused, elapsed.Seconds(),
+			"prune", c.dryRun, r.Packs, r.Bytes, r.Chunks, r.Thinned, r.Freed, r.Copied, r.Versions, r.Snapshots, r.KeptPacks, r.KeptBytes, r.Unused,
+			r.Locked, r.LockedBytes, r.Extended, elapsed.Seconds(),
 			requestsJSON(r.Requests), sweep,
 		})
 	}
@@ -274,6 +278,12 @@ func (c *pruneCommand) report(r *prune.Summary, elapsed time.Duration) error {
 	}
 	if r.Unused > 0 {
 		text += fmt.Sprintf("; %s (%s) of that is unused, in packs that are needed in part", size(r.Unused), percent(r.Unused, r.KeptBytes))
+	}
+	if r.Locked > 0 {
+		text += fmt.Sprintf("\n%s of what nothing needs (%s of packs) stay until their locks end", counted(r.Locked, "object"), size(r.LockedBytes))
+	}
+	if r.Extended > 0 {
+		text += fmt.Sprintf("\nextended %s", counted(r.Extended, "lock"))
 	}
 	if c.sweep {
 		text += "\n" + c.swept(r.Swept)

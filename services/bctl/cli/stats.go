@@ -24,6 +24,7 @@ func newStats(a *app) *cobra.Command {
   needed      what snapshots need of that
   unused      the rest: what the next prune frees, and what it leaves, because
               it is less than 10% and in packs that are needed in part
+  locked      what nothing needs, and what stays until its locks end
   stopped     what forgetting would free that waits for a confirmation
   waiting     since when condemned packs wait for their deletion, and the rows of
               deleted packs for snapshots that were running then
@@ -152,6 +153,9 @@ func (s *space) rows(row rowFunc) {
 	} else {
 		row("unused", "%s (%s); the next prune frees %s", size(unused), percent(unused, stored), size(s.Bytes+s.Freed))
 	}
+	if s.Locked > 0 {
+		row("locked", "%s of what nothing needs, with %s of packs, until their locks end", counted(s.Locked, "object"), size(s.LockedBytes))
+	}
 	if s.stopped > 0 {
 		row("stopped", "forgetting that waits for a confirmation would free %s more (bctl confirm ls)", size(s.stopped))
 	}
@@ -183,6 +187,8 @@ type statsJSON struct {
 	StoppedBytes       int64          `json:"stopped_bytes"`  // what it would free in addition after bctl confirm
 	DeletingSince      *string        `json:"deleting_since"` // when the oldest pack was condemned that waits for the deletion of its object
 	RowsSince          *string        `json:"rows_since"`     // when the oldest pack was deleted whose row waits for running snapshots
+	Locked             int            `json:"locked"`         // objects that nothing needs, and that stay until their locks end
+	LockedBytes        int64          `json:"locked_bytes"`   // of the packs among them
 	FreedBytes         freedBytesJSON `json:"freed_bytes"`
 	LastPrune          *lastPruneJSON `json:"last_prune"` // null: never
 }
@@ -208,6 +214,7 @@ func newStatsJSON(s *space) statsJSON {
 		Type: "stats", Shards: s.shards, Snapshots: s.snapshots, ForgottenSnapshots: s.forgotten, Packs: s.KeptPacks + s.Packs,
 		StoredBytes: s.stored(), UnusedBytes: s.unusedNow(), PrunableBytes: s.Deletable, StoppedBytes: s.stopped,
 		DeletingSince: jsonTime(s.condemned), RowsSince: jsonTime(s.rowsSince),
+		Locked: s.Locked, LockedBytes: s.LockedBytes,
 		FreedBytes: freedBytesJSON{s.lastDay, s.last30Days, s.last400Days},
 	}
 	if p := s.last; p != nil {

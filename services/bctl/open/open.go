@@ -76,6 +76,11 @@ func ServiceStore(ctx context.Context, c *config.Config, create bool, log *slog.
 		return nil, errNotNamed
 	}
 	path, local := c.StorePath()
+	if mode, err := store.ParseLockMode(c.Store.ObjectLock); err != nil {
+		return nil, fmt.Errorf("store.object_lock (--object-lock): %w", err)
+	} else if local && mode != store.Unlocked {
+		return nil, fmt.Errorf("store.object_lock (--object-lock): a directory cannot lock objects; use an S3 store, or off: %w", backup.ErrInvalid)
+	}
 	if !local {
 		o, err := s3Options(c, log, onRetry)
 		if err != nil {
@@ -115,6 +120,10 @@ func s3Options(c *config.Config, log *slog.Logger, onRetry func(*store.Error)) (
 			*to = value // the setting overrides the URL
 		}
 	}
+	if o.ObjectLock, err = store.ParseLockMode(c.Store.ObjectLock); err != nil {
+		return o, fmt.Errorf("store.object_lock (--object-lock): %w", err)
+	}
+	o.DeleteVersions = c.Store.DeleteVersions
 	o.InstanceRole = o.InstanceRole || c.Store.InstanceRole
 	if c.Store.Retry != s3store.DefaultRetryFor { // the URL overrides the default
 		o.RetryFor = c.Store.Retry

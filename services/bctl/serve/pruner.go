@@ -32,7 +32,7 @@ func Pruner(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	defer announcing()
 	limited := ratestore.New(s.store, c.Pruner.RequestsPerSecond, c.Pruner.BytesPerSecond)
 	sweep.New(s.idx, limited, sweep.Options{
-		Worker: workerName(c), Interval: c.Pruner.Interval, MaxMemory: c.Pruner.MaxMemory, MaxUnused: c.Pruner.MaxUnused,
+		Worker: workerName(c), Interval: c.Pruner.Interval, MaxMemory: c.Pruner.MaxMemory, MaxUnused: c.Pruner.MaxUnused, ObjectLock: c.ObjectLock(),
 		Log: s.log, Metrics: s.metrics.Pruner(), Health: s.health,
 	}).Run(ctx)
 	s.log.Info("pruner stopped")

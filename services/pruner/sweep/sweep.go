@@ -48,8 +48,10 @@ type Options struct {
 	Interval  time.Duration // until the next pass after one that was not complete
 	MaxMemory int           // MiB of the marks
 	MaxUnused int           // percent of the stored bytes that may stay unused
-	Poll      time.Duration // interval between two calls of Look; 0: 30 s, or Interval if that is shorter
-	Log       *slog.Logger
+	// ObjectLock: objects are locked in the store (package prune).
+	ObjectLock bool
+	Poll       time.Duration // interval between two calls of Look; 0: 30 s, or Interval if that is shorter
+	Log        *slog.Logger
 
 	Metrics *telemetry.Pruner // nil: nothing is measured
 	Health  *health.Process   // nil: health is not reported
@@ -211,6 +213,7 @@ func (s *Sweeper) measureStopped(ctx context.Context) error {
 func (s *Sweeper) options() prune.Options {
 	return prune.Options{
 		Index: s.index, Store: s.store, Holder: s.holder, Log: s.opts.Log, MemoryBytes: int64(s.opts.MaxMemory) << 20, MaxUnused: float64(s.opts.MaxUnused) / 100,
+		ObjectLock: s.opts.ObjectLock,
 		Progress: func(step string) {
 			s.beat.Moved()
 			s.opts.Log.Debug("pruning", "step", step)
@@ -240,17 +243,18 @@ func (s *Sweeper) pass(ctx context.Context) (again bool, err error) {
 	result, err := prune.Run(ctx, o)
 	s.opts.Metrics.Deleted(result.Packs, result.Bytes, result.Versions, result.Snapshots)
 	s.opts.Metrics.Thinned(result.Thinned, result.Freed, result.Copied)
+	s.opts.Metrics.Locked(result.Extended, result.Locked, result.LockedBytes)
 	if err != nil {
 		return false, err
 	}
 	took := time.Since(began)
 	s.opts.Metrics.Passed(took)
 	s.opts.Metrics.Space(result.KeptBytes, result.Unused, 0)
-	if result.Packs+result.Thinned+result.Snapshots == 0 && result.Versions == 0 {
+	if result.Packs+result.Thinned+result.Snapshots+result.Extended == 0 && result.Versions == 0 {
 		s.opts.Log.Debug("nothing to prune", "seconds", took.Seconds())
 		return result.Again, nil
 	}
 	s.opts.Log.Info("pruned", "packs", result.Packs, "bytes", result.Bytes, "thinned", result.Thinned, "freed", result.Freed, "copied", result.Copied,
-		"versions", result.Versions, "snapshots", result.Snapshots, "kept", result.KeptBytes, "unused", result.Unused, "seconds", took.Seconds())
+		"versions", result.Versions, "snapshots", result.Snapshots, "kept", result.KeptBytes, "unused", result.Unused, "extended", result.Extended, "locked", result.Locked, "seconds", took.Seconds())
 	return result.Again, nil
 }
