@@ -3,7 +3,7 @@
 -- take the number after that of the newest catalog.
 
 -- +goose Up
-INSERT INTO schema_versions (version, oldest) VALUES (15, 2);
+INSERT INTO schema_versions (version, oldest) VALUES (15, 11);
 -- When the pack was condemned, in microseconds since 1970; 0: it is not, or an old pruner did it.
 ALTER TABLE `packs` ADD COLUMN `condemned_at` integer NOT NULL DEFAULT (0);
 -- The object of the pack is deleted. Its row remains until no batch can rely on the pack any more.
