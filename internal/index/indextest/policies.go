@@ -345,6 +345,9 @@ func testForgetDue(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	for e, err := range f.x.Log(f.ctx, time.UnixMicro(0)) {
+		if err == nil && e.Action == "policy" {
+			continue
+		}
 		if err != nil || e.By != "policy nightly" || e.Action != "forget" || e.Subject != old.ID.String() {
 			t.Fatalf("%+v, %v", e, err)
 		}
