@@ -267,16 +267,16 @@ func (d *database) testPrivileges(t *testing.T) {
 		},
 		{
 			"operator", Operator,
-			append([]string{"brake", "catalogs", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "filers", "holds", "interrupted_pages", "log", "packs", "pages", "policies", "problems", "prunes", "read_batches", "readings", "removed_snapshots", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
+			append([]string{"amendments", "brake", "catalogs", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "filers", "holds", "interrupted_pages", "log", "packs", "pages", "policies", "problems", "prunes", "read_batches", "readings", "removed_snapshots", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
 			[]string{"confirmations", "filers", "holds", "log", "policies", "readings", "shards", "snapshots", "stops", "walk_tasks"},
 			[]string{"brake", "filers", "policies", "readings", "shards", "snapshots", "stops"},
 			[]string{"confirmations", "filers", "holds", "policies", "readings", "shards", "stops"},
 		},
 		{
 			"pruner", Pruner,
-			append(append([]string{"brake", "catalogs", "holds", "object_locks", "confirmations", "filers", "leaders", "policies", "prunes", "readings", "removed_snapshots", "shards", "stops", "sweep", "problems", "interrupted_pages"}, everyone...), deleted...),
+			append(append([]string{"amendments", "brake", "catalogs", "holds", "object_locks", "confirmations", "filers", "leaders", "policies", "prunes", "readings", "removed_snapshots", "shards", "stops", "sweep", "problems", "interrupted_pages"}, everyone...), deleted...),
 			[]string{"leaders", "log", "object_locks", "packs", "prunes", "removed_snapshots", "stops", "sweep"}, []string{"brake", "object_locks", "chunk_copies", "chunk_lists", "chunks", "leaders", "packs", "pages", "shards", "snapshots", "sweep"},
-			append([]string{"catalogs", "object_locks", "problems", "prunes", "readings", "interrupted_pages", "stops"}, deleted...),
+			append([]string{"amendments", "catalogs", "object_locks", "problems", "prunes", "readings", "interrupted_pages", "stops"}, deleted...),
 		},
 		{"prometheus", Monitor, []string{"filers", "read_batches", "walk_tasks"}, nil, nil, nil},
 	} {

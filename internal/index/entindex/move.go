@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -153,7 +154,7 @@ func (tx *Tx) moveTo(ctx context.Context, plan, from movable, c *index.PackCopy)
 func (tx *Tx) putNew(ctx context.Context, plan movable, p *index.NewPack) error {
 	var row int64
 	err := tx.Each(ctx, insertMoved,
-		[]any{uuid.UUID(p.Pack), uuid.UUID(p.Sealed), plan.snapshot, plan.object, p.Offset, p.Bytes, appendFrames(nil, p.FrameBytes), int64(len(p.Chunks))},
+		[]any{uuid.UUID(p.Pack), uuid.UUID(p.Sealed), plan.snapshot, plan.object, p.Offset, p.Bytes, appendFrames(nil, p.FrameBytes), int64(len(p.Chunks)), lockedAt(time.Time{})},
 		func(scan func(...any) error) error { return scan(&row) })
 	if err != nil {
 		return err
