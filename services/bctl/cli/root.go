@@ -71,6 +71,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/process"
+	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
@@ -251,6 +252,9 @@ func (a *app) configure(cmd *cobra.Command) error {
 	a.cfg, err = config.Load(from)
 	if err != nil {
 		return wrongSetting(err)
+	}
+	if _, err := store.ParseLockMode(a.cfg.Store.ObjectLock); err != nil {
+		return wrongSetting(fmt.Errorf("store.object_lock (--object-lock): %w", err))
 	}
 	a.log, err = telemetry.NewLogger(a.term, a.term.isTerminal, a.cfg.Log.Level, a.logFormat())
 	return wrongSetting(err)

@@ -26,8 +26,8 @@ func newStats(a *app) *cobra.Command {
               it is less than 10% and in packs that are needed in part
   locked      what nothing needs, and what stays until its locks end
   stopped     what forgetting would free that waits for a confirmation
-  waiting     since when condemned packs wait for their deletion, and the rows of
-              deleted packs for snapshots that were running then
+  waiting     since when condemned packs wait for their deletion, and the rows
+              of deleted packs for snapshots that were running then
   freed       by the prunes of the last day, 30 days and 400 days
   last prune  when it ended, and what it did
 

@@ -34,7 +34,7 @@ func runHere(t *testing.T, env map[string]string, args ...string) (status int, s
 // decided without accessing what it names.
 var badSettings = map[string]string{
 	"repo": "~root/x", "worker_key": "~root/x", "committer_key": "~root/x", "identity": "~root/x",
-	"index.url": "gs://x", "store.url": "gs://x", "log.level": "loud", "log.format": "xml",
+	"index.url": "gs://x", "store.url": "gs://x", "store.object_lock": "sideways", "log.level": "loud", "log.format": "xml",
 	"index.password": "", "store.endpoint": "", "store.region": "", "store.access_key": "", "store.secret_key": "", "store.session_token": "",
 	"store.profile": "", "nats.url": "", "nats.user": "", "nats.password": "", "worker.name": "", "worker.site": "", "http.listen": "", "trace.url": "",
 	"codec": "", "store.addressing": "", "nats.inbox_prefix": "", // checked when they are used

@@ -83,7 +83,7 @@ func TestUnmountedMeanwhile(t *testing.T) {
 			}
 			switch {
 			case err != nil:
-			case s.State == backup.Failed && strings.Contains(s.Reason, "not mounted any more"):
+			case s.State == backup.Failed && strings.Contains(s.Reason, "no longer mounted"):
 			default: // it was detected in time
 				m.wantKept(&s, was, name)
 			}
