@@ -19,8 +19,8 @@ var shiftedProgram = sync.OnceValues(func() (string, error) {
 // historiesAtOnce is how many histories a part of the test makes, one after the other.
 const historiesAtOnce = 20
 
-// TestRandomHistories makes random histories of repositories on one machine: commands are killed and
-// paused at random, and the clock moves by up to 30 days in both directions. Each snapshot that
+// TestRandomHistories makes random histories of repositories on one machine: commands are killed
+// and paused at random, and the clock moves by up to 30 days in both directions. Each snapshot that
 // survives is restored and compared. make histories makes 1,000.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
@@ -47,8 +47,8 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// newRepoHistory begins a history on a repository of its own. In one of four, the brake stops nearly
-// everything.
+// newRepoHistory begins a history on a repository of its own. In one of four, the brake stops
+// nearly everything.
 func newRepoHistory(t *testing.T, seed uint64, program string) *history {
 	t.Helper()
 	dir := memoryDir(t)

@@ -28,9 +28,9 @@ const (
 	historyTrees = 2
 )
 
-// A history is a random sequence of backups, restores, forgets and prunes, and what must come of it.
-// Each command may be killed or paused at a random moment, and the clock moves. The decisions follow
-// from the seed; how far a command is when it is killed does not.
+// A history is a random sequence of backups, restores, forgets and prunes, and what must come of
+// it. Each command may be killed or paused at a random moment, and the clock moves. The decisions
+// follow from the seed; how far a command is when it is killed does not.
 type history struct {
 	t      *testing.T
 	seed   uint64

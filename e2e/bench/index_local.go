@@ -14,8 +14,8 @@ import (
 	_ "modernc.org/sqlite" // the index of one machine
 )
 
-// localSnapshots is how many backups after changes are measured: until patches have grown, and pages are
-// stored whole again.
+// localSnapshots is how many backups after changes are measured: until patches have grown, and
+// pages are stored whole again.
 const localSnapshots = 14
 
 // A localGrown is what one backup has added on one machine.
@@ -35,9 +35,9 @@ func (g localGrown) ratio() float64 {
 	return float64(g.Packs+g.Segments+g.Used) / float64(g.Packs)
 }
 
-// measureLocalIndex backs a tree up on one machine, changes it at random, and looks at what each backup
-// adds to the store and to the index. Copies of the index, of which the store has a few, are not
-// counted: they replace each other.
+// measureLocalIndex backs a tree up on one machine, changes it at random, and looks at what each
+// backup adds to the store and to the index. Copies of the index, of which the store has a few, are
+// not counted: they replace each other.
 func measureLocalIndex(ctx context.Context, r *runner) (err error) {
 	tree := filepath.Join(r.work, "tree")
 	s := r.o.shaped(presets["million20"].shape)

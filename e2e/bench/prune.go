@@ -53,8 +53,8 @@ type pruneResult struct {
 	} `json:"requests"`
 }
 
-// deletes is how many requests delete the packs: those that are deleted as a whole, and those that were
-// thinned.
+// deletes is how many requests delete the packs: those that are deleted as a whole, and those that
+// were thinned.
 func (r *pruneResult) deletes() int64 {
 	requests := func(objects int64) int64 { return (objects + deletedAtOnce - 1) / deletedAtOnce }
 	return requests(r.DeletedPacks) + requests(r.ThinnedPacks)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A besidePrune is one backup with nothing beside it, and the same backup while the space of forgotten
-// snapshots is freed.
+// A besidePrune is one backup with nothing beside it, and the same backup while the space of
+// forgotten snapshots is freed.
 type besidePrune struct {
 	Alone   float64 `json:"backup_seconds"`
 	Beside  float64 `json:"backup_beside_seconds"`

@@ -169,7 +169,8 @@ func TestRestoreFromDocumentation(t *testing.T) {
 	}
 	m.restored(fourth, tree)
 
-	// Amended records: the one of the greatest amendment is valid, and says on what its segment is based.
+	// Amended records: the one of the greatest amendment is valid, and says on what its segment is
+	// based.
 	wrong := *third
 	wrong.Segment.Parts = 7
 	m.amend(&wrong, nil, 1)

@@ -358,8 +358,8 @@ func (m *maker) record(s *backup.Snapshot) {
 	check(m.t, m.store.Put(m.t.Context(), store.CommitName(s.ID), data))
 }
 
-// amend replaces the records of a snapshot by an amended one. base is the snapshot on which its segment
-// is based, or nil.
+// amend replaces the records of a snapshot by an amended one. base is the snapshot on which its
+// segment is based, or nil.
 func (m *maker) amend(s, base *backup.Snapshot, amendment int) {
 	record := journal.NewCommit(s, time.Now())
 	record.Amend(amendment, base)

@@ -443,8 +443,8 @@ type Committing interface {
 	// WrittenCatalog returns the catalog in the store with the largest sequence, or the zero
 	// WrittenCatalog if there is none.
 	WrittenCatalog(ctx context.Context) (WrittenCatalog, error)
-	// NextCatalog returns a sequence for a catalog, which is greater than newest and than all that it
-	// has returned before.
+	// NextCatalog returns a sequence for a catalog, which is greater than newest and than all that
+	// it has returned before.
 	NextCatalog(ctx context.Context, newest int64) (int64, error)
 	// CatalogWritten notes a catalog in the store. Of two with the same sequence, the first stays.
 	CatalogWritten(ctx context.Context, c WrittenCatalog) error

@@ -31,14 +31,14 @@ type Forgetting interface {
 	// backup.ErrNotFound if there is no such shard or committed snapshot, and for a Path that no
 	// committed snapshot of the shard has. The log notes it.
 	AddHold(ctx context.Context, h Hold) (Hold, error)
-	// RemoveHold removes a hold, or fails with backup.ErrNotFound. The log notes by and reason, under
-	// the same subject as the hold.
+	// RemoveHold removes a hold, or fails with backup.ErrNotFound. The log notes by and reason,
+	// under the same subject as the hold.
 	RemoveHold(ctx context.Context, id int64, by, reason string) error
 	// Holds returns all holds, oldest first.
 	Holds(ctx context.Context) ([]Hold, error)
-	// HeldByPaths returns the snapshots of a shard that holds on paths keep, each with the ID of one
-	// of these holds. While snapshots are only forgotten, a snapshot that is not one of them can be
-	// forgotten, in any order.
+	// HeldByPaths returns the snapshots of a shard that holds on paths keep, each with the ID of
+	// one of these holds. While snapshots are only forgotten, a snapshot that is not one of them
+	// can be forgotten, in any order.
 	HeldByPaths(ctx context.Context, shard backup.ShardID) (map[backup.SnapshotID]int64, error)
 	// Log yields the entries of the log since a time, oldest first.
 	Log(ctx context.Context, since time.Time) iter.Seq2[LogEntry, error]
@@ -49,13 +49,14 @@ type Forgetting interface {
 	EndReading(ctx context.Context, reading backup.PackID) error
 }
 
-// A Hold keeps a snapshot, all snapshots of a shard, or each version of what is at and below a path of
-// a shard, against every rule.
+// A Hold keeps a snapshot, all snapshots of a shard, or each version of what is at and below a path
+// of a shard, against every rule.
 //
-// A hold on a path keeps a committed snapshot that has the path, unless the next committed one that is
-// left has the same version of it. So of neighbouring snapshots with the same version, the newest
-// stays, in whatever order they are forgotten. The version of a directory is that of the pages of it
-// and of all directories below it. The version of another entry is the entry in its directory's page.
+// A hold on a path keeps a committed snapshot that has the path, unless the next committed one that
+// is left has the same version of it. So of neighbouring snapshots with the same version, the
+// newest stays, in whatever order they are forgotten. The version of a directory is that of the
+// pages of it and of all directories below it. The version of another entry is the entry in its
+// directory's page.
 type Hold struct {
 	ID       int64
 	Snapshot backup.SnapshotID // zero: of Shard
@@ -129,8 +130,8 @@ type Pruning interface {
 	// DropLists deletes the contents of list chunks that have no place, because their pack was
 	// never registered, and of those that refer to a list chunk that is not known any more.
 	DropLists(ctx context.Context) error
-	// Gone notes that the objects of packs that are Deleting are deleted, and that nothing is left of
-	// these packs but their rows.
+	// Gone notes that the objects of packs that are Deleting are deleted, and that nothing is left
+	// of these packs but their rows.
 	Gone(ctx context.Context, rows []int64) error
 	// DropPacks deletes the rows of packs that are Deleting and that no batch can rely on any more,
 	// because all snapshots that were running when they became Deleting have ended. The packs must
@@ -151,13 +152,13 @@ type Pruning interface {
 	// ErrNotLeading once the term has ended.
 	NotePrune(ctx context.Context, t Term, p Prune) error
 
-	// PruneWork tells cheaply whether a pass may find something to delete: it reads neither listings
-	// nor places.
+	// PruneWork tells cheaply whether a pass may find something to delete: it reads neither
+	// listings nor places.
 	PruneWork(ctx context.Context) (PruneWork, error)
 	// Catalogs returns the sequences of the catalogs in the store, oldest first.
 	Catalogs(ctx context.Context) ([]int64, error)
-	// DropCatalogs forgets the catalogs with lower sequences, after their objects. The newest catalog
-	// stays known.
+	// DropCatalogs forgets the catalogs with lower sequences, after their objects. The newest
+	// catalog stays known.
 	DropCatalogs(ctx context.Context, before int64) error
 	// Forgotten returns the snapshots that are forgotten, oldest first by number within a shard,
 	// with those that were committed and whose journal a kept snapshot still needs marked as
@@ -201,8 +202,8 @@ type PruneWork struct {
 	// CondemnedSince since when the oldest of them is condemned; zero: there is none.
 	Condemned      int64
 	CondemnedSince time.Time
-	// Rows is the number of rows of deleted packs, which remain while snapshots run that were running
-	// then, and RowsSince since when the oldest of them remains.
+	// Rows is the number of rows of deleted packs, which remain while snapshots run that were
+	// running then, and RowsSince since when the oldest of them remains.
 	Rows      int64
 	RowsSince time.Time
 	Now       time.Time
@@ -292,7 +293,8 @@ type Forgotten struct {
 	Shard   backup.ShardID
 	Number  backup.SnapshotNumber
 	Segment backup.Segment
-	// Amendment is the sequence of the valid record; 0: it is the one that was written after the commit.
+	// Amendment is the sequence of the valid record; 0: it is the one that was written after the
+	// commit.
 	Amendment int
 	// Needed reports that the snapshot is the base of the next or of a running one, or that the
 	// chain of segments of a kept snapshot contains its segment.

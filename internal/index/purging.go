@@ -17,20 +17,22 @@ import (
 // that nothing else needs are deleted (package prune). HidePurge forgets the path, and EndPurge the
 // rest. Each step can be repeated after a crash: what is left to do is in the index.
 type Purging interface {
-	// BeginPurge removes p.Path, a file or a directory with everything below it, from the snapshots of
-	// a shard that started at or after p.Since, and returns what it has removed. In a dry run, it
-	// changes nothing. Interrupted pages of the shard are dropped. The log notes p, but not the path.
+	// BeginPurge removes p.Path, a file or a directory with everything below it, from the snapshots
+	// of a shard that started at or after p.Since, and returns what it has removed. In a dry run,
+	// it changes nothing. Interrupted pages of the shard are dropped. The log notes p, but not the
+	// path.
 	//
-	// It fails with backup.ErrInvalid for the root of the shard, with backup.ErrNotFound if no snapshot
-	// has the path, with backup.ErrRunning while a snapshot of the shard runs, is being restored, or has
-	// no record in the store yet, with ErrKept if a hold keeps one of the snapshots, and with
-	// backup.ErrExists while another purge of the shard is not complete.
+	// It fails with backup.ErrInvalid for the root of the shard, with backup.ErrNotFound if no
+	// snapshot has the path, with backup.ErrRunning while a snapshot of the shard runs, is being
+	// restored, or has no record in the store yet, with ErrKept if a hold keeps one of the
+	// snapshots, and with backup.ErrExists while another purge of the shard is not complete.
 	BeginPurge(ctx context.Context, p Purge, dryRun bool) (Purged, error)
 	// Purges returns the purges that are not complete, oldest first.
 	Purges(ctx context.Context) ([]Purge, error)
 	// PurgeRemains returns how many rows have the path of a purge.
 	PurgeRemains(ctx context.Context, id backup.PackID) (int64, error)
-	// HidePurge forgets the path of a purge, and EndPurge everything else of it. The log notes outcome.
+	// HidePurge forgets the path of a purge, and EndPurge everything else of it. The log notes
+	// outcome.
 	HidePurge(ctx context.Context, id backup.PackID) error
 	EndPurge(ctx context.Context, id backup.PackID, outcome string) error
 
@@ -42,21 +44,21 @@ type Purging interface {
 	NotePurgeObjects(ctx context.Context, id backup.PackID, objects []StoredObject) error
 	PurgeObjects(ctx context.Context, id backup.PackID) ([]StoredObject, error)
 
-	// Journals returns the snapshots of a shard that have ended and whose journals the store needs, by
-	// number: those that have failed, and those that are committed and not forgotten, or are the newest
-	// committed one.
+	// Journals returns the snapshots of a shard that have ended and whose journals the store needs,
+	// by number: those that have failed, and those that are committed and not forgotten, or are the
+	// newest committed one.
 	Journals(ctx context.Context, shard backup.ShardID) ([]SnapshotJournal, error)
-	// Difference yields what a committed snapshot changed since base, an earlier one of the shard that
-	// is needed too: the pages that it added, then those that it ended, each by path key.
+	// Difference yields what a committed snapshot changed since base, an earlier one of the shard
+	// that is needed too: the pages that it added, then those that it ended, each by path key.
 	Difference(ctx context.Context, id, base backup.SnapshotID) iter.Seq2[Change, error]
-	// MarkStale makes the records of all committed snapshots in Journals stale, so that they are written
-	// again, each based on the one before it.
+	// MarkStale makes the records of all committed snapshots in Journals stale, so that they are
+	// written again, each based on the one before it.
 	MarkStale(ctx context.Context, shard backup.ShardID) error
-	// Amend notes that the store has an amended record of a snapshot, and the segment that this names.
-	// The record is no longer stale.
+	// Amend notes that the store has an amended record of a snapshot, and the segment that this
+	// names. The record is no longer stale.
 	Amend(ctx context.Context, a Amendment) error
-	// Amendments returns the sequence of the valid record of each snapshot whose record was amended.
-	// That of a stale one is -1: the store may have a newer one.
+	// Amendments returns the sequence of the valid record of each snapshot whose record was
+	// amended. That of a stale one is -1: the store may have a newer one.
 	Amendments(ctx context.Context) (map[backup.SnapshotID]int, error)
 }
 
@@ -69,15 +71,15 @@ type Purge struct {
 	By     string
 	Reason string
 
-	// Of a purge that has begun: when it began, the least number of a snapshot from which it removes
-	// the path, and what it has removed.
+	// Of a purge that has begun: when it began, the least number of a snapshot from which it
+	// removes the path, and what it has removed.
 	Started time.Time
 	From    backup.SnapshotNumber
 	Total   PurgedTotal
 }
 
-// A PurgedTotal is how much was removed. Files, Directories and Bytes are those of the snapshot that
-// had most files below the path.
+// A PurgedTotal is how much was removed. Files, Directories and Bytes are those of the snapshot
+// that had most files below the path.
 type PurgedTotal struct {
 	Snapshots                 int
 	Files, Directories, Bytes int64

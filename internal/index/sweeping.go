@@ -31,7 +31,8 @@ type Recognized struct {
 	Ended   bool           // no pack can be registered for the snapshot any more, and its Segment is final
 	Removed bool           // the snapshot was forgotten, and its journal was deleted
 	Segment backup.Segment // attempt and parts of the valid segment; without parts, there is none
-	// Amendment is the sequence of the valid record; 0: it is the one that was written after the commit.
+	// Amendment is the sequence of the valid record; 0: it is the one that was written after the
+	// commit.
 	Amendment int
 	Named     bool // a row of a pack, or of a plan, names the object
 }

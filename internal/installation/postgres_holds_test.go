@@ -30,8 +30,8 @@ func (f *forgetting) putPage(t *testing.T, dir string, first, last int, files ..
 		VALUES (%d, 0, %d, %s, 0, '%x', '%[4]x', '', '\x%[5]x', '\x%[6]x')`, f.shard.ID, first, end, directory[:], backup.PathKey(dir), data))
 }
 
-// An operator who forgets without bctl cannot forget a version of a held directory. Of a held file, an
-// entry of the log must say that bctl has read the listings.
+// An operator who forgets without bctl cannot forget a version of a held directory. Of a held file,
+// an entry of the log must say that bctl has read the listings.
 func TestHoldsOnPathsInTheDatabase(t *testing.T) {
 	f := withSnapshots(t)
 	f.putPage(t, "", 1, 0, "x")

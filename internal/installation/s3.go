@@ -146,8 +146,8 @@ func (s *Store) statements(role Role, principal any) []statement {
 			of.Condition = map[string]any{"Null": map[string]string{"s3:if-none-match": "false"}}
 		}
 		if s.Kind == AWS && role != Pruner && slices.Contains(right.actions, retain) {
-			// MinIO does not know the condition for a PUT, and versitygw has none. Without it, a stolen key can
-			// lock useless objects for a century.
+			// MinIO does not know the condition for a PUT, and versitygw has none. Without it, a
+			// stolen key can lock useless objects for a century.
 			of.Condition = map[string]any{"NumericLessThanEquals": map[string]string{"s3:object-lock-remaining-retention-days": "2"}}
 		}
 		list = append(list, of)

@@ -34,8 +34,8 @@ func lockedStore(t *testing.T, kind StoreKind, mode store.LockMode) *objectStore
 	return &objectStore{opened(t, dir), servers[kind](t, filepath.Join(dir, "s3"), port)}
 }
 
-// With object lock, each role can do its work: what it puts is locked, and the pruner extends locks.
-// Nobody can shorten or bypass one.
+// With object lock, each role can do its work: what it puts is locked, and the pruner extends
+// locks. Nobody can shorten or bypass one.
 func TestStoreRolesWithObjectLock(t *testing.T) {
 	for kind := range servers {
 		for _, mode := range []store.LockMode{store.Governance, store.Compliance} {

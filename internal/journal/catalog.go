@@ -11,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A Catalog has what operators have set: filers, shards, policies, which snapshots are forgotten, and
-// what is on hold.
+// A Catalog has what operators have set: filers, shards, policies, which snapshots are forgotten,
+// and what is on hold.
 type Catalog struct {
 	Filers   []CatalogFiler
 	Shards   []CatalogShard

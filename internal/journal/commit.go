@@ -29,8 +29,8 @@ type Commit struct {
 	Counts  backup.Counts `json:"counts"`
 	// Amendment is the sequence of an amended record: 1, 2, 3 and so on. 0: it is the first record.
 	Amendment int `json:"amendment,omitempty"`
-	// BasedOn is the snapshot whose pages the segment of an amended record changes; nil if the segment
-	// is a checkpoint. It takes the place of Snapshot.Base.
+	// BasedOn is the snapshot whose pages the segment of an amended record changes; nil if the
+	// segment is a checkpoint. It takes the place of Snapshot.Base.
 	BasedOn *Base `json:"based_on,omitempty"`
 	// Problems is the number of problems that follow. Counts.Errors is the total number.
 	Problems int64 `json:"problems"`

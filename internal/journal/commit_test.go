@@ -25,7 +25,8 @@ func exampleCommit() Commit {
 	return NewCommit(s, ended1)
 }
 
-// amendedCommit is an amended record, whose segment is based on another snapshot than the first was.
+// amendedCommit is an amended record, whose segment is based on another snapshot than the first
+// was.
 func amendedCommit() Commit {
 	s := exampleSnapshot()
 	s.Pages = exampleBase()

@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A CatalogHold is a hold on a snapshot, on a shard, or on a path of a shard. Exactly one of Snapshot
-// and Shard is set.
+// A CatalogHold is a hold on a snapshot, on a shard, or on a path of a shard. Exactly one of
+// Snapshot and Shard is set.
 type CatalogHold struct {
 	ID       int64  `json:"id"`
 	Snapshot string `json:"snapshot,omitempty"`

@@ -9,13 +9,13 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// keptCatalogs is how many of the newest catalogs stay in the store. One is valid; the others show what
-// was changed last.
+// keptCatalogs is how many of the newest catalogs stay in the store. One is valid; the others show
+// what was changed last.
 const keptCatalogs = 3
 
-// catalogs deletes the catalogs that newer ones have replaced, and then their rows. The newest has the
-// greatest sequence, which no clock and no old index can change: committers number catalogs above all
-// that the index and the store have, and use no number twice.
+// catalogs deletes the catalogs that newer ones have replaced, and then their rows. The newest has
+// the greatest sequence, which no clock and no old index can change: committers number catalogs
+// above all that the index and the store have, and use no number twice.
 func (p *pass) catalogs(ctx context.Context) error {
 	sequences, err := p.Index.Catalogs(ctx)
 	if err != nil || len(sequences) <= keptCatalogs {
@@ -46,8 +46,8 @@ func (p *pass) catalogs(ctx context.Context) error {
 	return p.Index.DropCatalogs(ctx, oldest)
 }
 
-// catalogs deletes the old catalogs of which the index has no row: a committer that was killed, or was
-// paused for long, has put them.
+// catalogs deletes the old catalogs of which the index has no row: a committer that was killed, or
+// was paused for long, has put them.
 func (s *section) catalogs(ctx context.Context) error {
 	sequences, err := s.Index.Catalogs(ctx)
 	if err != nil || len(sequences) < keptCatalogs {

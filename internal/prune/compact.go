@@ -350,7 +350,8 @@ func (c *copying) flush(ctx context.Context) error {
 	return nil
 }
 
-// lockCopies locks the next object for as long as the packs that it replaces are locked, or must be.
+// lockCopies locks the next object for as long as the packs that it replaces are locked, or must
+// be.
 func (c *copying) lockCopies(ctx context.Context, name string) error {
 	until := time.Time{}
 	for i := range c.move.Copies {

@@ -1,6 +1,6 @@
 // Package prune deletes what no snapshot needs: versions of pages, packs, and the journals of
-// forgotten snapshots. Backups and restores continue meanwhile. It needs no lock, no clock and, except
-// for Purge, no identity (I6, I15).
+// forgotten snapshots. Backups and restores continue meanwhile. It needs no lock, no clock and,
+// except for Purge, no identity (I6, I15).
 //
 // # Order
 //
@@ -16,24 +16,25 @@
 //  5. It reads the references that have appeared since the fence. A batch that was accepted before
 //     the condemnation is among them. It acquits the packs that they need.
 //  6. It deletes the objects of the other candidates, then their rows in the index.
-//  7. If more than a share of what is stored is unused, in packs that are needed in part, it condemns
-//     some of these, finds their needed frames as in steps 3 and 5, and copies the frames, which stay
-//     sealed, into new objects (compact.go). The index knows the name of an object before the store has
-//     the object. One transaction moves the chunks there, and then the old packs are deleted.
-//  8. If objects are locked in the store, it extends locks before step 4, and splits packs of which a
-//     part is needed for longer (locks.go, split.go).
-//  9. It deletes unneeded versions of pages, and forgotten snapshots with their journals (journal.go),
-//     and catalogs that newer ones have replaced (catalogs.go).
+//  7. If more than a share of what is stored is unused, in packs that are needed in part, it
+//     condemns some of these, finds their needed frames as in steps 3 and 5, and copies the frames,
+//     which stay sealed, into new objects (compact.go). The index knows the name of an object
+//     before the store has the object. One transaction moves the chunks there, and then the old
+//     packs are deleted.
+//  8. If objects are locked in the store, it extends locks before step 4, and splits packs of which
+//     a part is needed for longer (locks.go, split.go).
+//  9. It deletes unneeded versions of pages, and forgotten snapshots with their journals
+//     (journal.go), and catalogs that newer ones have replaced (catalogs.go).
 //
-// A complete pass notes the state of the index as it was before. While the index has this state, another
-// pass would find nothing (Idle). Run counts what it asks of the store (requests.go).
+// A complete pass notes the state of the index as it was before. While the index has this state,
+// another pass would find nothing (Idle). Run counts what it asks of the store (requests.go).
 //
 // If Options.Sweep is set, Run then sweeps the whole store (sweep.go). The service instead calls
 // Sweep between passes, which sweeps one section of the store.
 //
-// Purge deletes the chunks of a path that was removed from all snapshots (purge.go). Its order is that
-// of step 7, but it opens packs with an identity, seals what is needed again, and leaves nothing of
-// the old pack. It is the only part that needs a key.
+// Purge deletes the chunks of a path that was removed from all snapshots (purge.go). Its order is
+// that of step 7, but it opens packs with an identity, seals what is needed again, and leaves
+// nothing of the old pack. It is the only part that needs a key.
 //
 // A pass that ends early leaves condemned packs, or rows of deleted ones. The next pass starts with
 // these. Only the leading pruner makes a pass: the transactions of steps 1, 4, 5, 6 and 7 check its

@@ -13,14 +13,14 @@ import (
 	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
-// TestInterleavings interleaves the steps of each scenario with the calls of two passes. In each way,
-// one fault may strike, at any call that changes something: the process is killed after the call, the
-// call fails, its answer is lost, or the process is paused before the call until the second pass has
-// ended.
+// TestInterleavings interleaves the steps of each scenario with the calls of two passes. In each
+// way, one fault may strike, at any call that changes something: the process is killed after the
+// call, the call fails, its answer is lost, or the process is paused before the call until the
+// second pass has ended.
 //
 // make test-exhaustive explores all interleavings in which steps come between calls at up to two
-// moments, or at one moment if a fault strikes, on both indexes. Other targets choose some at random,
-// without these bounds.
+// moments, or at one moment if a fault strikes, on both indexes. Other targets choose some at
+// random, without these bounds.
 func TestInterleavings(t *testing.T) {
 	for _, backend := range backends {
 		t.Run(backend.name, func(t *testing.T) {
@@ -98,8 +98,8 @@ func (e *explorer) next() bool {
 	return false
 }
 
-// What steps do, as far as it matters to the calls of a pass. If nothing that a step does matters to
-// a call, both have the same effect in either order, and one order is explored.
+// What steps do, as far as it matters to the calls of a pass. If nothing that a step does matters
+// to a call, both have the same effect in either order, and one order is explored.
 type effects int
 
 const (
@@ -270,7 +270,8 @@ func (x *exploration) pass(p *process) (paused bool) {
 					do()
 				})
 			}
-			// To be killed before a call is to be killed after the previous one that changes something.
+			// To be killed before a call is to be killed after the previous one that changes
+			// something.
 			strike(func() { x.call(p, killedAfter) })
 			strike(func() { x.call(p, failed) })
 			strike(func() { x.call(p, answerLost) })

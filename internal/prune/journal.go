@@ -11,17 +11,17 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// RemoveForgotten removes the forgotten snapshots through which no chain of segments of a needed one
-// goes, with their journals, and returns their number. It fails with ErrBusy while another process
-// prunes.
+// RemoveForgotten removes the forgotten snapshots through which no chain of segments of a needed
+// one goes, with their journals, and returns their number. It fails with ErrBusy while another
+// process prunes.
 func RemoveForgotten(ctx context.Context, o Options) (int, error) {
 	p := &pass{Options: o}
 	err := p.lead(ctx, p.history)
 	return p.result.Snapshots, err
 }
 
-// history deletes the versions of pages that nothing needs, the forgotten snapshots through which no
-// chain of segments of a needed one goes, with their journals, and catalogs that newer ones have
+// history deletes the versions of pages that nothing needs, the forgotten snapshots through which
+// no chain of segments of a needed one goes, with their journals, and catalogs that newer ones have
 // replaced.
 func (p *pass) history(ctx context.Context) error {
 	p.step("deleting old versions of directories")
@@ -49,10 +49,10 @@ func (p *pass) history(ctx context.Context) error {
 	return p.catalogs(ctx)
 }
 
-// remove deletes forgotten snapshots: first the segments of all of them, then the valid records, then
-// the rows. So a record never exists without the index knowing its snapshot, and while the record
-// exists, the snapshot exists. A pass that ends in between leaves rows, with which the next one begins
-// again. So do snapshots of which an object is locked.
+// remove deletes forgotten snapshots: first the segments of all of them, then the valid records,
+// then the rows. So a record never exists without the index knowing its snapshot, and while the
+// record exists, the snapshot exists. A pass that ends in between leaves rows, with which the next
+// one begins again. So do snapshots of which an object is locked.
 func (p *pass) remove(ctx context.Context, group []index.Forgotten) error {
 	p.step("deleting the journals of forgotten snapshots")
 	group = slices.DeleteFunc(slices.Clone(group), func(f index.Forgotten) bool {
@@ -86,8 +86,8 @@ func (p *pass) remove(ctx context.Context, group []index.Forgotten) error {
 	return nil
 }
 
-// deleteOf deletes objects of snapshots. It returns the snapshots without those of which an object is
-// locked.
+// deleteOf deletes objects of snapshots. It returns the snapshots without those of which an object
+// is locked.
 func (p *pass) deleteOf(ctx context.Context, group []index.Forgotten, names func(*index.Forgotten) iter.Seq[string]) ([]index.Forgotten, error) {
 	kept := map[string]bool{}
 	batch := make([]string, 0, objectsAtOnce)

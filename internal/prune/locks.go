@@ -21,28 +21,30 @@ import (
 // Objects are locked in the store (object lock) for as long as the kept snapshots need them by the
 // rules of their policies.
 //
-// A new object is locked for store.InitialLock by the PUT. Within this time, a pass extends the lock.
-// For each kept snapshot, package retention predicts when its rules give it up, if the schedule of its
-// policy goes on. A snapshot whose end is later than what the index has noted of it is due: all packs
-// that it needs are locked until its end, and so are the journals of its chain. Then this is noted. So
-// a pass marks the chunks of new snapshots only, and of those whose end has moved; and a snapshot is
-// done with one request per object that is not locked for long enough already.
+// A new object is locked for store.InitialLock by the PUT. Within this time, a pass extends the
+// lock. For each kept snapshot, package retention predicts when its rules give it up, if the
+// schedule of its policy goes on. A snapshot whose end is later than what the index has noted of it
+// is due: all packs that it needs are locked until its end, and so are the journals of its chain.
+// Then this is noted. So a pass marks the chunks of new snapshots only, and of those whose end has
+// moved; and a snapshot is done with one request per object that is not locked for long enough
+// already.
 //
-// What has no end by the rules is locked for openLock, and again while it is kept. So is what has no
-// rules, or is on hold.
+// What has no end by the rules is locked for openLock, and again while it is kept. So is what has
+// no rules, or is on hold.
 //
-// A lock is never shortened. What nothing needs stays in the index until its lock has ended. It is not
-// condemned, so that backups may rely on it. If the store refuses a deletion nevertheless, because its
-// clock is behind or because the index does not know a lock, the object stays to be deleted.
+// A lock is never shortened. What nothing needs stays in the index until its lock has ended. It is
+// not condemned, so that backups may rely on it. If the store refuses a deletion nevertheless,
+// because its clock is behind or because the index does not know a lock, the object stays to be
+// deleted.
 //
-// A locked pack is not thinned, because it would stay beside the copy until its lock ends. It may be
-// split instead, when its lock must be extended (split.go).
+// A locked pack is not thinned, because it would stay beside the copy until its lock ends. It may
+// be split instead, when its lock must be extended (split.go).
 
 const (
 	// openLock is how long objects are locked of which the rules name no end.
 	openLock = 30 * 24 * time.Hour
-	// slack is the part of an open lock by which it is longer than necessary, so that it is extended
-	// once in 36 hours, and not in each pass.
+	// slack is the part of an open lock by which it is longer than necessary, so that it is
+	// extended once in 36 hours, and not in each pass.
 	slack = 20
 	// journalSlack is slack for journals.
 	journalSlack = 3
@@ -73,8 +75,8 @@ func (p *pass) loadLocks(ctx context.Context) (err error) {
 	return err
 }
 
-// isLocked reports whether the object of a pack is locked: by what the index has noted, or by its PUT,
-// which came before the snapshot ended.
+// isLocked reports whether the object of a pack is locked: by what the index has noted, or by its
+// PUT, which came before the snapshot ended.
 func (p *pass) isLocked(k *index.Pack) bool {
 	return k.LockedUntil.After(p.locks.Now) || p.ObjectLock && p.isFresh(k.Snapshot)
 }
@@ -124,7 +126,8 @@ func (p *pass) lockRest(ctx context.Context) error {
 	return nil
 }
 
-// planLocks finds until when each pack must be locked. It changes nothing in the index and the store.
+// planLocks finds until when each pack must be locked. It changes nothing in the index and the
+// store.
 func (p *pass) planLocks(ctx context.Context) error {
 	if !p.ObjectLock {
 		return nil
@@ -230,7 +233,8 @@ type class struct {
 	needed map[backup.ShardID][]backup.SnapshotNumber
 }
 
-// classes groups the wanted snapshots by their ends, so that a lock is little longer than it must be.
+// classes groups the wanted snapshots by their ends, so that a lock is little longer than it must
+// be.
 func (p *pass) classes() (classes []class) {
 	for share := time.Duration(50); ; share /= 2 {
 		classes = nil

@@ -332,8 +332,8 @@ func (m *hourly) objectsOf(id backup.SnapshotID) (names []string) {
 	return slices.Compact(names)
 }
 
-// run makes hourly snapshots for some days, and prunes once a day. It returns the stored bytes, summed up
-// over all hours.
+// run makes hourly snapshots for some days, and prunes once a day. It returns the stored bytes,
+// summed up over all hours.
 func (m *hourly) run(days int) (byteHours int64) {
 	r := rand.New(rand.NewPCG(15, 6))
 	const files = 10 * filesOfDirectory
@@ -358,8 +358,8 @@ func (m *hourly) run(days int) (byteHours int64) {
 	return byteHours
 }
 
-// Over 90 days of hourly snapshots with rules of grandfather, father and son, locks cost at most 15%
-// more bytes (the goal is 10%). By default, these are 9 days.
+// Over 90 days of hourly snapshots with rules of grandfather, father and son, locks cost at most
+// 15% more bytes (the goal is 10%). By default, these are 9 days.
 func TestLocksCostLittle(t *testing.T) {
 	days := 9
 	if testtarget.Runs(testtarget.Long) {
@@ -414,8 +414,8 @@ func days(t *testing.T, n int, rules backup.Retention) *hourly {
 	return m
 }
 
-// With a stolen operator's credential, one can make rules shorter and forget snapshots. No lock becomes
-// shorter by that, and nothing is deleted before its lock has ended. Then it is.
+// With a stolen operator's credential, one can make rules shorter and forget snapshots. No lock
+// becomes shorter by that, and nothing is deleted before its lock has ended. Then it is.
 func TestShorterRulesShortenNoLock(t *testing.T) {
 	m := days(t, 2, backup.Retention{Hourly: 6, Daily: 7})
 	before := m.s.lockedUntil()
@@ -444,9 +444,9 @@ func TestShorterRulesShortenNoLock(t *testing.T) {
 	}
 }
 
-// The store's clock decides. If it is behind, deletions are refused, and nothing is lost or leaked: the
-// objects stay to be deleted, and go when the store lets them. If the index's clock is behind, what
-// could be deleted stays for longer.
+// The store's clock decides. If it is behind, deletions are refused, and nothing is lost or leaked:
+// the objects stay to be deleted, and go when the store lets them. If the index's clock is behind,
+// what could be deleted stays for longer.
 func TestWrongClocksDelayDeletions(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{"the store is behind": 30 * 24 * time.Hour, "the index is behind": -30 * 24 * time.Hour} {
 		t.Run(name, func(t *testing.T) {

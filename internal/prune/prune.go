@@ -59,8 +59,8 @@ type Options struct {
 	// deleted, and before they are deleted: once for those that an earlier run left, if any, and
 	// once for those of this run.
 	BeforeDelete func(ctx context.Context) error
-	// Found, if not nil, is called with what a pass has found to be kept, unused and deletable, before
-	// the brake decides and anything is deleted.
+	// Found, if not nil, is called with what a pass has found to be kept, unused and deletable,
+	// before the brake decides and anything is deleted.
 	Found func(Summary)
 	// Progress, if not nil, is called when a step begins.
 	Progress func(step string)
@@ -229,7 +229,8 @@ func (p *pass) renew(ctx context.Context, end context.CancelCauseFunc) (wait fun
 	return func() { <-done }
 }
 
-// note records in the index what this pass has freed and, if it is complete, what the index had before.
+// note records in the index what this pass has freed and, if it is complete, what the index had
+// before.
 func (p *pass) note(ctx context.Context, took time.Duration, before index.PruneState, complete bool) error {
 	r := &p.result
 	noted := index.Prune{
@@ -282,8 +283,8 @@ func (p *pass) run(ctx context.Context) error {
 	return errors.Join(err, p.Index.Deleted(context.WithoutCancel(ctx), index.Deletion{By: p.By, Bytes: p.result.Bytes + p.result.Freed}, err == nil))
 }
 
-// lessIsNeeded reports whether snapshots that this pass has marked are not needed any more. The pass
-// itself causes that when it closes a retired shard.
+// lessIsNeeded reports whether snapshots that this pass has marked are not needed any more. The
+// pass itself causes that when it closes a retired shard.
 func (p *pass) lessIsNeeded(ctx context.Context) (bool, error) {
 	now, err := p.Index.Needed(ctx, nil)
 	if err != nil {
@@ -575,7 +576,8 @@ func (p *pass) neededSince(ctx context.Context, fence map[backup.ShardID]backup.
 	return needed, err
 }
 
-// delete deletes the objects of packs, and then the packs. Those that are locked stay to be deleted.
+// delete deletes the objects of packs, and then the packs. Those that are locked stay to be
+// deleted.
 func (p *pass) delete(ctx context.Context, packs []int) error {
 	var names []string
 	unlocked := make([]int, 0, len(packs))
@@ -633,8 +635,8 @@ func (p *pass) shared() map[backup.PackID]bool {
 	return shared
 }
 
-// drop deletes the rows of packs whose objects were deleted. refused are the names of those that the
-// store has kept, because they are locked.
+// drop deletes the rows of packs whose objects were deleted. refused are the names of those that
+// the store has kept, because they are locked.
 func (p *pass) drop(ctx context.Context, packs []int, refused map[string]bool) error {
 	p.step("removing deleted packs from the index")
 	var dropped []int

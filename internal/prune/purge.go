@@ -21,8 +21,8 @@ type PurgeOptions struct {
 	Options
 	ID         backup.PackID // of the purge
 	Repository *backup.Repository
-	// Opener opens packs, and Hasher verifies the chunks in them. Without an Opener, packs that also
-	// have chunks that are needed stay.
+	// Opener opens packs, and Hasher verifies the chunks in them. Without an Opener, packs that
+	// also have chunks that are needed stay.
 	Opener *seal.Opener
 	Hasher *chunk.Hasher
 	Sealer *seal.Sealer
@@ -36,21 +36,21 @@ type Purged struct {
 	Sealed  int   // objects that were written, with what is needed of these
 	Freed   int64 // stored bytes
 	Copied  int64 // stored bytes of the new objects
-	// Left is the number of objects that stay, although they have chunks that nothing needs, and Why
-	// is the reason of one of them.
+	// Left is the number of objects that stay, although they have chunks that nothing needs, and
+	// Why is the reason of one of them.
 	Left int
 	Why  error
-	// Places is the number of places that the index still has of chunks that nothing needs, and Present
-	// the number of deleted objects that the store still has. Both are 0 if Left is.
+	// Places is the number of places that the index still has of chunks that nothing needs, and
+	// Present the number of deleted objects that the store still has. Both are 0 if Left is.
 	Places, Present int64
 	Orphans         Swept
 }
 
 // Purge deletes the chunks of a purge that nothing else needs. Unlike Run, it leaves nothing of a
-// pack with such a chunk: what is needed of the pack is opened and sealed again, in a new pack whose
-// table does not name the chunk. Like compaction, it condemns the packs before it finds out what is
-// needed, so backups go on (I6). After an error, or a crash, it can be called again. It counts as
-// one deletion that somebody has confirmed, and no brake stops it.
+// pack with such a chunk: what is needed of the pack is opened and sealed again, in a new pack
+// whose table does not name the chunk. Like compaction, it condemns the packs before it finds out
+// what is needed, so backups go on (I6). After an error, or a crash, it can be called again. It
+// counts as one deletion that somebody has confirmed, and no brake stops it.
 func Purge(ctx context.Context, o PurgeOptions) (Purged, error) {
 	if o.MemoryBytes <= 0 {
 		o.MemoryBytes = defaultMemory
@@ -172,8 +172,8 @@ func (u *purge) leave(object backup.PackID, why error) {
 	u.left[object], u.result.Why = true, why
 }
 
-// purgeRound condemns the packs of objects, finds out what is needed of them, and replaces or deletes
-// those that have chunks that nothing needs.
+// purgeRound condemns the packs of objects, finds out what is needed of them, and replaces or
+// deletes those that have chunks that nothing needs.
 func (u *purge) purgeRound(ctx context.Context, objects []*object, ids map[backup.ChunkID]bool) error {
 	if len(objects) == 0 {
 		return nil
@@ -281,7 +281,8 @@ func (u *purge) replace(ctx context.Context, o *object, contents map[int64]*cont
 	if err := note(); err != nil {
 		return false, err
 	}
-	// Once this is durable, the needed chunks are at both places, and the old packs are not relied on.
+	// Once this is durable, the needed chunks are at both places, and the old packs are not relied
+	// on.
 	if err := u.Index.Move(ctx, u.term, index.Move{Plan: plan, Dead: u.rowsOf(o.packs), New: packs}); err != nil {
 		return false, err
 	}
@@ -359,7 +360,8 @@ func (r *resealing) add(ctx context.Context, k *packState, c *content) error {
 	return nil
 }
 
-// frame adds the chunks of a frame, whose plaintext is raw. A chunk that a pack has twice is added once.
+// frame adds the chunks of a frame, whose plaintext is raw. A chunk that a pack has twice is added
+// once.
 func (r *resealing) frame(raw []byte, chunks []pack.ChunkInfo, wanted map[backup.ChunkID]bool) error {
 	var plain []byte
 	var kept []pack.Chunk

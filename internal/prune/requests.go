@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// Requests is how often a pass has asked the store for something: as many requests as S3 needs. To find
-// what nothing needs takes none: the index knows every pack.
+// Requests is how often a pass has asked the store for something: as many requests as S3 needs. To
+// find what nothing needs takes none: the index knows every pack.
 type Requests struct {
 	Deletes int64 // of up to 1,000 objects each
 	Packs   int64 // of Deletes, those of packs

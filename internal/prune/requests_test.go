@@ -69,8 +69,8 @@ func manyForgotten(m *world, n int) {
 	}
 }
 
-// However many snapshots are forgotten, a pass deletes all packs with one request per 1,000, then all
-// segments, then all records, and then the rows. It lists nothing.
+// However many snapshots are forgotten, a pass deletes all packs with one request per 1,000, then
+// all segments, then all records, and then the rows. It lists nothing.
 func TestRequestsOfAPass(t *testing.T) {
 	for _, backend := range backends {
 		t.Run(backend.name, func(t *testing.T) {
@@ -156,8 +156,8 @@ func (m *world) wantCatalogs(rows, objects []int64) {
 	}
 }
 
-// The newest catalogs stay. A sweep also deletes old ones that the index does not know. An index that is
-// older than its store deletes none of the newer ones.
+// The newest catalogs stay. A sweep also deletes old ones that the index does not know. An index
+// that is older than its store deletes none of the newer ones.
 func TestOldCatalogs(t *testing.T) {
 	for _, backend := range backends {
 		t.Run(backend.name, func(t *testing.T) {
@@ -264,8 +264,8 @@ func TestGonePacksAreNotDeletedAgain(t *testing.T) {
 	}
 }
 
-// A pass that closes a retired shard frees what only its newest snapshot needed. It says so, and the
-// next pass deletes that.
+// A pass that closes a retired shard frees what only its newest snapshot needed. It says so, and
+// the next pass deletes that.
 func TestClosingAShardFreesMore(t *testing.T) {
 	for _, backend := range backends {
 		t.Run(backend.name, func(t *testing.T) {

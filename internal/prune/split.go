@@ -10,9 +10,10 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// A pack of which a part must be locked for longer may be split, if that costs less than to lock all
-// of it: what must be locked for longer is copied into a new object, as compaction copies frames. What
-// is needed, but not for longer, stays in the old object, which is deleted when its lock has ended.
+// A pack of which a part must be locked for longer may be split, if that costs less than to lock
+// all of it: what must be locked for longer is copied into a new object, as compaction copies
+// frames. What is needed, but not for longer, stays in the old object, which is deleted when its
+// lock has ended.
 //
 // In the index, the pack is replaced by two: the copy, and the pack itself with the chunks that are
 // not copied. Both have new ids, so that a batch that relies on the pack for a chunk in the copy is
@@ -21,8 +22,8 @@ import (
 // leastSplit is the part of an object that must be needed for less long: each pack has a table.
 const leastSplit = 8
 
-// chooseSplits chooses the objects of which it costs less to store a part twice until their locks end,
-// than to lock the other part for longer. The unit of the costs is a byte for a nanosecond.
+// chooseSplits chooses the objects of which it costs less to store a part twice until their locks
+// end, than to lock the other part for longer. The unit of the costs is a byte for a nanosecond.
 func (p *pass) chooseSplits() {
 	type cost struct {
 		bytes, long int64
@@ -75,8 +76,8 @@ func (p *pass) noteLong(k *packState, marked []uint64) {
 	}
 }
 
-// split splits the packs for which planLocks has found that to cost less. Those that it cannot split
-// are locked as a whole afterwards.
+// split splits the packs for which planLocks has found that to cost less. Those that it cannot
+// split are locked as a whole afterwards.
 func (p *pass) split(ctx context.Context) error {
 	var packs []int
 	chunks, bytes := int64(0), int64(0)
@@ -157,9 +158,9 @@ func (p *pass) splitRound(ctx context.Context, packs []int) error {
 	return p.delete(ctx, c.gone)
 }
 
-// findLong finds the frames of condemned packs that must be locked for longer than the packs are: those
-// that wanted snapshots need, and those of which nobody knows yet, because they were referred to since
-// the fence. ok is false if memory does not suffice.
+// findLong finds the frames of condemned packs that must be locked for longer than the packs are:
+// those that wanted snapshots need, and those of which nobody knows yet, because they were referred
+// to since the fence. ok is false if memory does not suffice.
 func (p *pass) findLong(ctx context.Context, fence map[backup.ShardID]backup.SnapshotNumber, contents map[int64]*content, packs []int) (ok bool, err error) {
 	chunks := int64(0)
 	for _, i := range packs {
@@ -202,8 +203,8 @@ func (p *pass) findLong(ctx context.Context, fence map[backup.ShardID]backup.Sna
 	return len(until) < limit, nil
 }
 
-// stays returns the pack itself, with the chunks that are needed and not copied. ok is false if there
-// are none.
+// stays returns the pack itself, with the chunks that are needed and not copied. ok is false if
+// there are none.
 func (c *content) stays(k *packState) (stays index.PackCopy, ok bool) {
 	if c.long == nil {
 		return stays, false

@@ -31,10 +31,10 @@ import (
 //     plan is gone, but its Move is refused.
 //   - A part of a segment. The transaction that commits a snapshot also decides which attempt's
 //     segment is valid. After that, the parts of other attempts have no meaning.
-//   - A catalog, which belongs to no snapshot. Those with lower sequences than the newest ones have no
-//     meaning (catalogs.go).
-//   - A commit record. It is needed until its snapshot is removed. A committer that was paused may put
-//     it again after that.
+//   - A catalog, which belongs to no snapshot. Those with lower sequences than the newest ones have
+//     no meaning (catalogs.go).
+//   - A commit record. It is needed until its snapshot is removed. A committer that was paused may
+//     put it again after that.
 //
 // The index may be older than its store, if it was restored from a backup. Such an index lacks the
 // objects that were registered since that backup. Three rules protect them:
@@ -337,7 +337,8 @@ func IsCurrent(ctx context.Context, i index.Sweeping, s store.Store) (bool, erro
 	return true, nil
 }
 
-// remove deletes orphans. A dry run only counts them. Those that are locked stay for the next sweep.
+// remove deletes orphans. A dry run only counts them. Those that are locked stay for the next
+// sweep.
 func (s *section) remove(ctx context.Context, orphans []stored) error {
 	if len(orphans) == 0 {
 		return nil

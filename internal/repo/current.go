@@ -22,8 +22,8 @@ type History interface {
 }
 
 // Recorded returns the snapshots that have a record in the store, with the sequence of the newest
-// one: that of a record that was never amended is 0. The records are not authenticated, because they
-// are not read.
+// one: that of a record that was never amended is 0. The records are not authenticated, because
+// they are not read.
 func Recorded(ctx context.Context, s store.Store) (map[backup.SnapshotID]int, error) {
 	recorded := map[backup.SnapshotID]int{}
 	for o, err := range s.List(ctx, store.CommitsPrefix) {
@@ -62,8 +62,8 @@ func unknown(ctx context.Context, i History, recorded map[backup.SnapshotID]int)
 	return found, nil
 }
 
-// Amended returns the snapshots whose newest record in the store is an amendment that the index does
-// not know: a purge has removed something of them that the index still has.
+// Amended returns the snapshots whose newest record in the store is an amendment that the index
+// does not know: a purge has removed something of them that the index still has.
 func Amended(ctx context.Context, s store.Store, i History) (map[backup.SnapshotID]int, error) {
 	recorded, err := Recorded(ctx, s)
 	if err != nil {

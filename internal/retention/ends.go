@@ -18,20 +18,20 @@ type End struct {
 // furthest bounds the search for an end: what is kept for longer has an open end.
 const furthest = 100 * 366 * 24 * time.Hour
 
-// Ends returns how long the rules keep each of the snapshots, if a good one is made at each time that
-// next returns: the first one after its argument, or zero if there is none. It leaves out those that
-// the rules do not keep now. now is the time as of which it predicts. Without rules, all ends are
-// open, as are those of snapshots on hold. The errors are those of Check.
+// Ends returns how long the rules keep each of the snapshots, if a good one is made at each time
+// that next returns: the first one after its argument, or zero if there is none. It leaves out
+// those that the rules do not keep now. now is the time as of which it predicts. Without rules, all
+// ends are open, as are those of snapshots on hold. The errors are those of Check.
 //
 // An end is where every rule has given up a snapshot. It needs no simulation of all times between:
 //
-//   - A rule that counts hours, days … has given up the newest snapshot of one when N newer ones have
-//     a snapshot. The next one begins at a boundary of the calendar, so that N steps suffice.
+//   - A rule that counts hours, days … has given up the newest snapshot of one when N newer ones
+//     have a snapshot. The next one begins at a boundary of the calendar, so that N steps suffice.
 //   - The newest snapshot of all may be replaced as that of its hour, day … by the next one.
 //   - A rule of a period gives up a snapshot when one is made that is newer by the period.
 //
-// A snapshot may be kept for longer, because it becomes the oldest one when older ones are forgotten.
-// So ends are computed again from time to time.
+// A snapshot may be kept for longer, because it becomes the oldest one when older ones are
+// forgotten. So ends are computed again from time to time.
 //
 // With the style pbs, whose rules depend on each other, Ends simulates the next year.
 func Ends(rules backup.Retention, snapshots []Snapshot, next func(after time.Time) time.Time, now time.Time, o Options) (map[backup.SnapshotID]End, error) {
@@ -121,7 +121,8 @@ func (f *forecast) end(d *Decision, newest *Snapshot, newer [6]int) (end End) {
 		var e End
 		switch r.Cause {
 		case ByCount:
-			// The oldest snapshot is kept beside the newest one of its unit, and takes a further count.
+			// The oldest snapshot is kept beside the newest one of its unit, and takes a further
+			// count.
 			n := newer[r.Every]
 			if r.Oldest {
 				n++
@@ -142,8 +143,8 @@ func (f *forecast) end(d *Decision, newest *Snapshot, newer [6]int) (end End) {
 	return end
 }
 
-// replacedEnd returns the end of the newest snapshot by a rule of a unit, end, if the next one replaces
-// it as that of its unit. If it is the only one, it is then kept as the oldest.
+// replacedEnd returns the end of the newest snapshot by a rule of a unit, end, if the next one
+// replaces it as that of its unit. If it is the only one, it is then kept as the oldest.
 func (f *forecast) replacedEnd(r Reason, end End, newer [6]int) End {
 	switch count := f.rules.Counts()[r.Every].Count; {
 	case len(f.good) > 1:
@@ -232,7 +233,8 @@ func (f *forecast) outside(p backup.Period, t time.Time) End {
 	if end.Sub(f.now) > furthest {
 		return End{Open: true}
 	}
-	// Months have different lengths: the period before the end may begin some days earlier or later.
+	// Months have different lengths: the period before the end may begin some days earlier or
+	// later.
 	at := f.first
 	if begin := end.AddDate(0, 0, -4); at.Before(begin) && !at.IsZero() {
 		at = f.next(begin)
@@ -246,7 +248,8 @@ func (f *forecast) outside(p backup.Period, t time.Time) End {
 // simulatedFor is how far ahead the rules of Proxmox Backup Server are simulated.
 const simulatedFor = 366 * 24 * time.Hour
 
-// simulate makes the snapshots of the next year, and notes when each of the given ones is forgotten.
+// simulate makes the snapshots of the next year, and notes when each of the given ones is
+// forgotten.
 func (f *forecast) simulate(decisions []Decision, o Options) map[backup.SnapshotID]End {
 	ends := map[backup.SnapshotID]End{}
 	var kept []Snapshot

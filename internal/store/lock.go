@@ -12,7 +12,8 @@ import (
 // (S3's object lock).
 type LockMode string
 
-// The modes. In both, nobody can delete a locked object with the permissions that bctl's roles have.
+// The modes. In both, nobody can delete a locked object with the permissions that bctl's roles
+// have.
 const (
 	Unlocked   LockMode = ""           // objects are not locked
 	Governance LockMode = "governance" // administrators of the store can remove locks
@@ -31,13 +32,13 @@ func ParseLockMode(text string) (LockMode, error) {
 }
 
 // InitialLock is how long a new object is locked. Within this time, the pruner locks what kept
-// snapshots need for longer. It exceeds a day a little, so that hourly snapshots that are kept for a
-// day cause no further request.
+// snapshots need for longer. It exceeds a day a little, so that hourly snapshots that are kept for
+// a day cause no further request.
 const InitialLock = 26 * time.Hour
 
-// Lockable reports whether objects of this name are locked. Copies of a SQLite index are not, because
-// each replaces the one before, and neither are objects of no snapshot, with which bctl doctor tests
-// a store.
+// Lockable reports whether objects of this name are locked. Copies of a SQLite index are not,
+// because each replaces the one before, and neither are objects of no snapshot, with which bctl
+// doctor tests a store.
 func Lockable(name string) bool {
 	for _, prefix := range []string{PacksPrefix, SegmentsPrefix, CommitsPrefix} {
 		if rest, ok := strings.CutPrefix(name, prefix); ok {

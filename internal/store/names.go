@@ -62,7 +62,8 @@ func SegmentsOf(snapshot backup.SnapshotID) string { return SegmentsPrefix + sna
 // CatalogName is the name of a catalog. The names sort in the order of their sequences.
 func CatalogName(sequence int64) string { return fmt.Sprintf("%s%016x", CatalogPrefix, sequence) }
 
-// ParseCatalogName returns the sequence of a catalog. ok is false unless CatalogName returns the name.
+// ParseCatalogName returns the sequence of a catalog. ok is false unless CatalogName returns the
+// name.
 func ParseCatalogName(name string) (sequence int64, ok bool) {
 	digits, _ := strings.CutPrefix(name, CatalogPrefix)
 	sequence, err := strconv.ParseInt(digits, 16, 64)

@@ -47,8 +47,8 @@ type Store interface {
 	List(ctx context.Context, prefix string) iter.Seq2[Object, error]
 
 	// Delete removes objects, many with one request if the store can. A missing object is not an
-	// error. After an error, some of the objects may be gone. If the error is a *LockedError, all of
-	// the others are.
+	// error. After an error, some of the objects may be gone. If the error is a *LockedError, all
+	// of the others are.
 	Delete(ctx context.Context, names ...string) error
 
 	// Lock keeps an object from being deleted or replaced until a time, which is in whole seconds.

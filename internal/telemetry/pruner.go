@@ -106,8 +106,8 @@ func (p *Pruner) Passed(took time.Duration) {
 	}
 }
 
-// Space records the stored bytes, those of them that nothing needs, and those of these that the next
-// pass deletes.
+// Space records the stored bytes, those of them that nothing needs, and those of these that the
+// next pass deletes.
 func (p *Pruner) Space(kept, unused, deletable int64) {
 	if p != nil {
 		p.kept.Set(float64(kept))

@@ -14,8 +14,9 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// A PathQueries has the queries of a range of path keys that holds on paths need. Parameter 1 is the
-// shard, 2 the number of a snapshot, 3 and 4 are the range, and 5 is the number of a later snapshot.
+// A PathQueries has the queries of a range of path keys that holds on paths need. Parameter 1 is
+// the shard, 2 the number of a snapshot, 3 and 4 are the range, and 5 is the number of a later
+// snapshot.
 type PathQueries struct {
 	Has   string // a row if a version in the range is valid at 2
 	Began string // a row if a version in the range is valid at 5 and began after 2
@@ -37,8 +38,8 @@ func newHeldPath(h *index.Hold) heldPath {
 	return heldPath{h, name, Range{backup.PathKey(h.Path), backup.PathKeyEnd(h.Path)}, Range{from, append(bytes.Clone(from), 0)}}
 }
 
-// views compares what snapshots of a shard have at a path. The versions that committed snapshots need
-// do not change, so it does not matter whether it reads within a transaction.
+// views compares what snapshots of a shard have at a path. The versions that committed snapshots
+// need do not change, so it does not matter whether it reads within a transaction.
 type views struct {
 	each    each
 	queries *PathQueries
@@ -60,9 +61,9 @@ WHERE shard_id = $1 AND number > $2 AND state = 'committed' AND forgotten IS NUL
 // none is the number of a next snapshot that does not exist.
 const none = backup.SnapshotNumber(math.MaxInt64)
 
-// checkPaths fails with index.ErrKept if a hold on a path keeps the snapshot. For each hold of which
-// that depends on a listing, which the database cannot read, the log notes that it was read: the
-// database requires it.
+// checkPaths fails with index.ErrKept if a hold on a path keeps the snapshot. For each hold of
+// which that depends on a listing, which the database cannot read, the log notes that it was read:
+// the database requires it.
 func (tx *Tx) checkPaths(ctx context.Context, by string, row *ent.Snapshot) error {
 	if row.State != string(backup.Committed) {
 		return nil
@@ -124,9 +125,9 @@ func (x *Index) HeldByPaths(ctx context.Context, shard backup.ShardID) (map[back
 }
 
 // keeps reports whether a hold keeps the snapshot number n: it has the path, and next, the next
-// committed one that is left, does not have the same version of it. read reports that this depends on
-// listings of the path's directory. bctl_held_by_path of migrations/grants.sql decides in the same
-// way.
+// committed one that is left, does not have the same version of it. read reports that this depends
+// on listings of the path's directory. bctl_held_by_path of migrations/grants.sql decides in the
+// same way.
 func (v views) keeps(ctx context.Context, p *heldPath, n, next backup.SnapshotNumber) (keeps, read bool, err error) {
 	directory, err := v.finds(ctx, v.queries.Has, p, n, p.tree)
 	if err != nil {
@@ -192,9 +193,9 @@ func (v views) finds(ctx context.Context, query string, p *heldPath, n backup.Sn
 	return found, err
 }
 
-// entry returns what identifies the entry at the path in a snapshot, nil if there is none. A page that
-// cannot be read may have it, and is the same as no other. read reports whether the directory has
-// pages.
+// entry returns what identifies the entry at the path in a snapshot, nil if there is none. A page
+// that cannot be read may have it, and is the same as no other. read reports whether the directory
+// has pages.
 func (v views) entry(ctx context.Context, p *heldPath, n backup.SnapshotNumber) (id []byte, read bool, err error) {
 	args := []any{int64(p.Shard), int64(n), p.parent.From, p.parent.To}
 	err = v.each(ctx, v.queries.Pages, args, func(scan func(...any) error) error {

@@ -11,9 +11,9 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 )
 
-// A hold on a path has the path key of the path, the end of the range of all path keys below it, and
-// the path key of its directory: the database compares them with those of pages. Binaries that do not
-// know these columns see a hold on all of the shard.
+// A hold on a path has the path key of the path, the end of the range of all path keys below it,
+// and the path key of its directory: the database compares them with those of pages. Binaries that
+// do not know these columns see a hold on all of the shard.
 const (
 	holdColumns = `id, snapshot, shard, path_key, reason, by, login, since`
 	insertHold  = `

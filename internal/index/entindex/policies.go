@@ -140,8 +140,8 @@ func (x *Index) ListPolicies(ctx context.Context) ([]backup.Policy, error) {
 // errRaced reports that another transaction has created the policy in the meantime.
 var errRaced = errors.New("created by another transaction")
 
-// logPolicy notes in the log what change does to a policy, if it changes what decides what is kept. The
-// database writes the settings (Dialect.LoggedPolicy), and so can check the entry.
+// logPolicy notes in the log what change does to a policy, if it changes what decides what is kept.
+// The database writes the settings (Dialect.LoggedPolicy), and so can check the entry.
 func (tx *Tx) logPolicy(ctx context.Context, name, by string, change func() error) error {
 	look := func() (string, error) {
 		found, err := listOf(ctx, tx.Each, `SELECT `+tx.LoggedPolicy+` FROM policies WHERE name = $1 {for update}`, []any{name}, oneColumn[string])

@@ -10,8 +10,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// Each number comes from a short table or an index. A plan has no bytes: nothing was condemned for it.
-// A pack that is locked waits for that, and not for a pruner.
+// Each number comes from a short table or an index. A plan has no bytes: nothing was condemned for
+// it. A pack that is locked waits for that, and not for a pruner.
 const selectPruneWork = `
 SELECT
     CAST((SELECT coalesce(sum(last_number), 0) FROM shards) AS bigint) - (SELECT count(*) FROM snapshots WHERE state = 'running'),

@@ -56,8 +56,8 @@ func (x *Index) BeginPurge(ctx context.Context, p index.Purge, dryRun bool) (ind
 	return result, err
 }
 
-// interruptedChunks returns the chunks to which interrupted pages of a shard refer, and the number of
-// its last snapshot.
+// interruptedChunks returns the chunks to which interrupted pages of a shard refer, and the number
+// of its last snapshot.
 func (x *Index) interruptedChunks(ctx context.Context, shard backup.ShardID) (ids []backup.ChunkID, last int64, err error) {
 	row, err := x.Backend.Client().Shard.Get(ctx, int64(shard))
 	if err != nil {
@@ -271,7 +271,8 @@ const (
 	readingsOf = `SELECT r.snapshot FROM readings r JOIN snapshots s ON s.id = r.snapshot WHERE s.shard_id = $1 AND r.until > {now}`
 )
 
-// mayChange fails if a hold or a restore in progress keeps a snapshot from which something is removed.
+// mayChange fails if a hold or a restore in progress keeps a snapshot from which something is
+// removed.
 func (g *purging) mayChange(ctx context.Context) error {
 	changed := map[uuid.UUID]bool{}
 	for _, s := range g.snapshots {
@@ -310,9 +311,10 @@ const markStale = `
 INSERT INTO amendments (snapshot, sequence, base, stale) VALUES ($1, 0, NULL, true)
 ON CONFLICT (snapshot) DO UPDATE SET stale = true`
 
-// writeSnapshots writes the new state of the snapshots, and notes which records are stale. These are
-// all that are based, directly or not, on a segment that may have the path: so each kept snapshot is
-// based on the kept one before it afterwards, and no segment of a forgotten one is needed.
+// writeSnapshots writes the new state of the snapshots, and notes which records are stale. These
+// are all that are based, directly or not, on a segment that may have the path: so each kept
+// snapshot is based on the kept one before it afterwards, and no segment of a forgotten one is
+// needed.
 func (g *purging) writeSnapshots(ctx context.Context) error {
 	newest := uuid.UUID{}
 	for _, s := range g.snapshots {

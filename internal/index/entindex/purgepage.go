@@ -15,9 +15,9 @@ const maxPageKey = 1 << 53
 
 // An entryPurge removes the entry of a path from the pages of its directory.
 //
-// The key of a page is a hash of its first name. If that name is removed from all snapshots, the page
-// gets a random key, so that nobody can find out which name it was. The page before it names the key,
-// and is written again, too.
+// The key of a page is a hash of its first name. If that name is removed from all snapshots, the
+// page gets a random key, so that nobody can find out which name it was. The page before it names
+// the key, and is written again, too.
 type entryPurge struct {
 	*purging
 	dir, name string
@@ -126,8 +126,8 @@ func (e *entryPurge) find(ctx context.Context) error {
 	return nil
 }
 
-// rewrite writes the versions of one page without the entry. Each is stored anew, because its base may
-// have the entry.
+// rewrite writes the versions of one page without the entry. Each is stored anew, because its base
+// may have the entry.
 func (e *entryPurge) rewrite(ctx context.Context, page []Version) error {
 	var written []Version
 	for i := range page {

@@ -107,7 +107,8 @@ func (x *Index) PurgeChunks(ctx context.Context, id backup.PackID, after backup.
 	})
 }
 
-// NotePurgeObjects implements index.Purging. It is durable, because the objects are deleted after it.
+// NotePurgeObjects implements index.Purging. It is durable, because the objects are deleted after
+// it.
 func (x *Index) NotePurgeObjects(ctx context.Context, id backup.PackID, objects []index.StoredObject) error {
 	const insert = `INSERT INTO purge_objects (purge, snapshot, object) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
@@ -244,7 +245,8 @@ const putAmendment = `
 INSERT INTO amendments (snapshot, sequence, base, stale) VALUES ($1, $2, $3, false)
 ON CONFLICT (snapshot) DO UPDATE SET sequence = excluded.sequence, base = excluded.base, stale = false`
 
-// Amend implements index.Purging. It is durable, because what the record replaces is deleted after it.
+// Amend implements index.Purging. It is durable, because what the record replaces is deleted after
+// it.
 func (x *Index) Amend(ctx context.Context, a index.Amendment) error {
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		base := uuid.NullUUID{UUID: uuid.UUID(a.Base), Valid: a.Base != backup.SnapshotID{}}

@@ -22,11 +22,11 @@ type Version struct {
 // A VersionWriter changes versions of committed snapshots, within a transaction.
 type VersionWriter interface {
 	// Versions returns the first limit versions in a range of paths that end with snapshot from or
-	// later, with their listings, by path key, page and first snapshot, after the version after, unless
-	// that is nil.
+	// later, with their listings, by path key, page and first snapshot, after the version after,
+	// unless that is nil.
 	Versions(ctx context.Context, shard backup.ShardID, r Range, from backup.SnapshotNumber, after *Version, limit int) ([]Version, error)
-	// CutVersions removes the versions in a range of paths from snapshot from and all later ones, and
-	// returns the number of versions that it has changed or deleted.
+	// CutVersions removes the versions in a range of paths from snapshot from and all later ones,
+	// and returns the number of versions that it has changed or deleted.
 	CutVersions(ctx context.Context, shard backup.ShardID, r Range, from backup.SnapshotNumber) (int64, error)
 	// DeletePage deletes all versions of a page.
 	DeletePage(ctx context.Context, page PageID) error
@@ -72,8 +72,8 @@ func onlyOf(path string) Range {
 }
 
 // compact decides how the versions of one page are stored, which have their listings: as patches of
-// the version before that is stored whole, if patches may be written and are small. The listings, and
-// so the digests, do not change.
+// the version before that is stored whole, if patches may be written and are small. The listings,
+// and so the digests, do not change.
 func compact(versions []Version, patches bool) {
 	var base *Version // the last one that is stored whole
 	var plain []byte  // its plain listing

@@ -68,7 +68,8 @@ func testLocks(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// A pack is split: replaced by a copy in another object, and by itself without the chunks of the copy.
+// A pack is split: replaced by a copy in another object, and by itself without the chunks of the
+// copy.
 func testSplit(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s, batches := f.batchesOf("a", "b")

@@ -20,8 +20,8 @@ type heldTree map[string]struct {
 	content string
 }
 
-// version returns what identifies the version of a path: empty if the tree does not have it. The pages
-// of this suite list no directories, so that a directory and a file may have the same path.
+// version returns what identifies the version of a path: empty if the tree does not have it. The
+// pages of this suite list no directories, so that a directory and a file may have the same path.
 func (t heldTree) version(path string) string {
 	if _, ok := t[path]; ok {
 		var b strings.Builder
@@ -186,8 +186,8 @@ func (h *heldHistory) releaseRandom() {
 	}
 }
 
-// In random histories of backups, holds on paths and forgetting, the index keeps what a model keeps,
-// and no version of a held path is lost.
+// In random histories of backups, holds on paths and forgetting, the index keeps what a model
+// keeps, and no version of a held path is lost.
 func testPathHoldsInAnyOrder(t *testing.T, fresh func(testing.TB) Database) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

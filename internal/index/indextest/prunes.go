@@ -126,8 +126,8 @@ func testPruneWork(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// A sequence of a catalog is used once, whatever the store has. Old catalogs are forgotten, but never
-// the newest.
+// A sequence of a catalog is used once, whatever the store has. Old catalogs are forgotten, but
+// never the newest.
 func testCatalogNumbers(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	next := func(newest, want int64) {

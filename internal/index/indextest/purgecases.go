@@ -92,8 +92,8 @@ func testPurgeProblems(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// Packs that are sealed anew replace others in one transaction: their places remain when the old ones
-// are dropped.
+// Packs that are sealed anew replace others in one transaction: their places remain when the old
+// ones are dropped.
 func testMoveNew(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s, _ := f.batchesOf("a", "b")

@@ -332,8 +332,9 @@ func (f *fixture) wantNothingOf(name string) {
 	f.must(rows.Err())
 }
 
-// wantJournals checks that the stale records are those of the snapshots that the purge concerns, that
-// the differences between them are right, and that a chain of amended ones needs no forgotten one.
+// wantJournals checks that the stale records are those of the snapshots that the purge concerns,
+// that the differences between them are right, and that a chain of amended ones needs no forgotten
+// one.
 func (f *fixture) wantJournals(p index.Purge) {
 	f.Helper()
 	journals, err := f.x.Journals(f.ctx, f.shard.ID)

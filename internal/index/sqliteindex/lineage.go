@@ -56,8 +56,8 @@ func (x *Index) Lose(ctx context.Context, lost []LostSnapshot) error {
 	})
 }
 
-// AdoptAmendment notes an amended record that is in the store, and that this index has not made: it is
-// stale, because the index has what the amendment lacks.
+// AdoptAmendment notes an amended record that is in the store, and that this index has not made: it
+// is stale, because the index has what the amendment lacks.
 func (x *Index) AdoptAmendment(ctx context.Context, a index.Amendment) error {
 	if err := x.Amend(ctx, a); err != nil {
 		return err

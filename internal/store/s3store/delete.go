@@ -73,8 +73,8 @@ func (s *Store) deleteGroup(ctx context.Context, names []string) error {
 	return s.deleteObjects(ctx, objects)
 }
 
-// deleteVersions deletes all versions of objects, and their delete markers. It lists the versions of
-// a snapshot's objects together: one list request for up to 1,000.
+// deleteVersions deletes all versions of objects, and their delete markers. It lists the versions
+// of a snapshot's objects together: one list request for up to 1,000.
 func (s *Store) deleteVersions(ctx context.Context, w *watchdog, names []string) error {
 	wanted, prefixes := map[string]bool{}, []string{}
 	for _, name := range names {

@@ -22,8 +22,8 @@ func (s *Store) lockMode(name string) minio.RetentionMode {
 	return minio.RetentionMode(strings.ToUpper(string(s.options.ObjectLock)))
 }
 
-// Lock implements store.Store. It never asks to bypass a lock, so that the server refuses to shorten
-// one.
+// Lock implements store.Store. It never asks to bypass a lock, so that the server refuses to
+// shorten one.
 func (s *Store) Lock(ctx context.Context, name string, until time.Time) error {
 	mode := s.lockMode(name)
 	if mode == "" {

@@ -126,8 +126,9 @@ func (a *app) holdPath(ctx context.Context, i index.Index, s *index.ShardStatus,
 	return held, wrongSetting(err)
 }
 
-// heldShard returns the shard FILER/SHARD or FILER/SHARD:PATH, and the path, nil if there is none. The
-// name of a shard may begin with the slash, and may contain colons: the longest one that exists counts.
+// heldShard returns the shard FILER/SHARD or FILER/SHARD:PATH, and the path, nil if there is none.
+// The name of a shard may begin with the slash, and may contain colons: the longest one that exists
+// counts.
 func heldShard(ctx context.Context, i index.Index, filer, rest string) (s index.ShardStatus, path *string, err error) {
 	if _, err := findFiler(ctx, i, filer); err != nil {
 		return s, nil, err

@@ -35,8 +35,8 @@ func (r *rebuild) settleAmended(ctx context.Context, i *sqliteindex.Index) error
 	return nil
 }
 
-// amendment returns what the store's record of a snapshot says of the snapshot's journal. Of a damaged
-// record, only the sequence is known.
+// amendment returns what the store's record of a snapshot says of the snapshot's journal. Of a
+// damaged record, only the sequence is known.
 func (r *rebuild) amendment(ctx context.Context, id backup.SnapshotID, amendment int) (index.Amendment, error) {
 	a := index.Amendment{ID: id, Sequence: amendment}
 	data, err := r.store.Get(ctx, store.AmendedName(id, amendment), pack.MaxBytes)

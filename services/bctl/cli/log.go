@@ -93,8 +93,8 @@ func shardsByID(ctx context.Context, i index.Catalog) (map[backup.ShardID]*index
 	return byID, nil
 }
 
-// namedSubject returns the subject of an entry with the name of a shard, FILER/SHARD, in place of its
-// number: of "shard 7" and of "hold 3 shard 7".
+// namedSubject returns the subject of an entry with the name of a shard, FILER/SHARD, in place of
+// its number: of "shard 7" and of "hold 3 shard 7".
 func namedSubject(subject string, shards map[backup.ShardID]*index.ShardStatus) string {
 	before, number, is := strings.Cut(" "+subject, " shard ")
 	id, err := strconv.ParseInt(number, 10, 64)

@@ -39,8 +39,8 @@ type table[T any] []column[T]
 // A form is a form of a cell.
 type form int
 
-// The forms of a time, from the longest to the shortest. Other cells have text and, from formBrief on,
-// brief.
+// The forms of a time, from the longest to the shortest. Other cells have text and, from formBrief
+// on, brief.
 const (
 	formFull  form = iota
 	formLong       // where room is left

@@ -18,10 +18,10 @@ import (
 const minRebased = 8
 
 // rebase writes the journals of shards again in which more forgotten snapshots are needed than kept
-// ones, because chains of segments go through them. Afterwards each kept snapshot is based on the kept
-// one before it, the first is a checkpoint, and the forgotten ones are removed. What a shard's journal
-// takes is so in proportion to what is kept. Snapshots do not change, so backups and restores go on.
-// It returns how many forgotten snapshots were removed.
+// ones, because chains of segments go through them. Afterwards each kept snapshot is based on the
+// kept one before it, the first is a checkpoint, and the forgotten ones are removed. What a shard's
+// journal takes is so in proportion to what is kept. Snapshots do not change, so backups and
+// restores go on. It returns how many forgotten snapshots were removed.
 func rebase(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, o prune.Options, copied func(context.Context) error) (removed int, err error) {
 	forgotten, err := idx.Forgotten(ctx)
 	if err != nil {
@@ -113,8 +113,8 @@ func (a *amending) run(ctx context.Context) error {
 	return nil
 }
 
-// amend writes a new segment and an amended record of a snapshot. j is updated. The segment is durable
-// before the record names it, and both are before the index does.
+// amend writes a new segment and an amended record of a snapshot. j is updated. The segment is
+// durable before the record names it, and both are before the index does.
 func (a *amending) amend(ctx context.Context, snap, base *backup.Snapshot, j *index.SnapshotJournal) error {
 	amendment := index.Amendment{ID: snap.ID, Sequence: j.Sequence + 1}
 	if snap.State == backup.Committed {

@@ -94,9 +94,9 @@ func putCopy(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys jo
 	return sequence, idx.EndCopy(ctx, sequence, state)
 }
 
-// ReplaceCopies puts a copy of the index into the store, and deletes all other copies of this index,
-// the last sound one too. A damaged index replaces nothing. It returns the number of copies of another
-// index, which stay.
+// ReplaceCopies puts a copy of the index into the store, and deletes all other copies of this
+// index, the last sound one too. A damaged index replaces nothing. It returns the number of copies
+// of another index, which stay.
 func ReplaceCopies(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, now time.Time) (others int, err error) {
 	if err := idx.Check(ctx); err != nil {
 		return 0, err

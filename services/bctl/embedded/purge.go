@@ -38,7 +38,8 @@ type PurgeProof struct {
 // Purge carries out a purge that has begun, in a repository on one machine. After an error, or a
 // crash, it can be called again. Its steps are:
 //
-//  1. The store gets a copy of the index that has the purge, so that a rebuilt index goes on with it.
+//  1. The store gets a copy of the index that has the purge, so that a rebuilt index goes on with
+//     it.
 //  2. The records and segments of the shard's snapshots are written again (amending).
 //  3. The chunks that nothing else needs are deleted (prune.Purge).
 //  4. It looks for what is left. If there is anything, the purge stays incomplete.

@@ -116,8 +116,8 @@ func (s *Service) writeCatalog(ctx context.Context) error {
 // maxSequence bounds the sequences that are believed: nobody comes near it by writing catalogs.
 const maxSequence = 1 << 62
 
-// newestCatalog returns the greatest sequence of the catalogs in the store. The index may be older than
-// the store, and old catalogs are deleted: a number that is free may have been used.
+// newestCatalog returns the greatest sequence of the catalogs in the store. The index may be older
+// than the store, and old catalogs are deleted: a number that is free may have been used.
 func (s *Service) newestCatalog(ctx context.Context) (newest int64, err error) {
 	for o, err := range s.Store.List(ctx, store.CatalogPrefix) {
 		if err != nil {

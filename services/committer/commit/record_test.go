@@ -280,8 +280,8 @@ func TestCatalogOfAnotherIsNotOverwritten(t *testing.T) {
 	}
 }
 
-// A number of a catalog is not used again, although old catalogs are deleted: not by an index that was
-// restored from a backup, and not by a committer that was paused before its put.
+// A number of a catalog is not used again, although old catalogs are deleted: not by an index that
+// was restored from a backup, and not by a committer that was paused before its put.
 func TestNumbersOfCatalogsAreUsedOnce(t *testing.T) {
 	f := newFixture(t)
 	n := 0

@@ -1,11 +1,11 @@
 // Package sweep is the pruner: it deletes what no snapshot needs, pass after pass.
 //
 // Any number of pruners may run. One of them leads during a pass, and the others wait. A pass
-// begins whenever a snapshot was forgotten or has ended, a shard was retired, a restore of a forgotten
-// snapshot has ended, or an operator has confirmed what the brake has stopped. One query shows whether
-// any of that has happened since the last complete pass of any pruner, so an idle fleet costs one query
-// per poll. While the last pass was not complete (it failed, the brake has stopped it, or memory did
-// not suffice), another one begins after an interval.
+// begins whenever a snapshot was forgotten or has ended, a shard was retired, a restore of a
+// forgotten snapshot has ended, or an operator has confirmed what the brake has stopped. One query
+// shows whether any of that has happened since the last complete pass of any pruner, so an idle
+// fleet costs one query per poll. While the last pass was not complete (it failed, the brake has
+// stopped it, or memory did not suffice), another one begins after an interval.
 //
 // Between passes, a pruner sweeps the store for orphans, one section at a time: the whole store in
 // about a day.
@@ -171,9 +171,9 @@ func (s *Sweeper) rest(ctx context.Context) error {
 	return s.section(ctx)
 }
 
-// measureStopped finds out what the forgetting would free that the brake has stopped. Policies forget
-// all else at once, so nothing else is waiting to be forgotten. It takes as long as a pass: it is done
-// when the stops have changed, but once a day at most, and never while there are none.
+// measureStopped finds out what the forgetting would free that the brake has stopped. Policies
+// forget all else at once, so nothing else is waiting to be forgotten. It takes as long as a pass:
+// it is done when the stops have changed, but once a day at most, and never while there are none.
 func (s *Sweeper) measureStopped(ctx context.Context) error {
 	stops, err := s.index.Stops(ctx)
 	if err != nil {

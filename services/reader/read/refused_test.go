@@ -15,8 +15,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A retryingStore repeats all requests for as long as it refuses them, as the client of a store does
-// for minutes. The reader knows of a refusal after the first attempt.
+// A retryingStore repeats all requests for as long as it refuses them, as the client of a store
+// does for minutes. The reader knows of a refusal after the first attempt.
 type retryingStore struct {
 	store.Store
 	why     atomic.Pointer[error] // why requests are refused; nil: they are not
