@@ -5,7 +5,7 @@
 //	            or, as a checkpoint, all of its pages
 //	commit      the record of how a snapshot ended, its content, and the
 //	            attempt whose segment is valid
-//	catalog     filers, shards and policies, written whenever they change
+//	catalog     filers, shards, policies and holds, written whenever they change
 //	index copy  the SQLite file of a repository on one machine
 //
 // All are packs (package pack) of their own kinds: the first frame is the header in JSON, and
@@ -21,5 +21,6 @@
 //	change.go     encodes the changes in a segment
 //	commit.go     writes and reads commit records
 //	catalog.go    writes and reads catalogs
+//	hold.go       describes a hold in a catalog
 //	indexcopy.go  writes and reads copies of the index
 package journal

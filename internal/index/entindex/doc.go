@@ -95,10 +95,17 @@
 //	pages.go       reads pages, and searches them
 //	locate.go      finds chunks
 //	journal.go     the changes of a snapshot, and what a committer needs to commit it
-//	forget.go      forgets snapshots; holds, readings, and the log of operators
+//	forget.go      forgets snapshots; readings, and the log of operators
+//	holds.go       adds, removes and lists holds
+//	heldpaths.go   finds the snapshots that holds on paths keep
 //	brake.go       stops large deletions
 //	prune.go       finds and deletes what no snapshot needs
 //	prunework.go   reports what there is to prune
 //	move.go        replaces packs by their thinned copies
+//	locks.go       until when objects are locked in the store
 //	sweep.go       recognizes objects of the store
+//	purge.go       removes a path from all snapshots of a shard
+//	purgepage.go   the same for one page
+//	purges.go      the jobs of purging
+//	versions.go    writes versions of pages anew
 package entindex

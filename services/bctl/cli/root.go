@@ -30,12 +30,13 @@
 //
 // Forget and free space
 //
-//	forget.go, forget_brake.go, hold.go, brake.go, confirm.go, prune.go, stats.go, log.go
+//	forget.go, forget_brake.go, hold.go, brake.go, confirm.go, prune.go, purge.go,
+//	purge_report.go, stats.go, log.go
 //
 // Register filers, shards and policies
 //
 //	filer.go, filer_ls.go, shard.go, shard_ls.go, policy.go, policy_ls.go, policy_next.go,
-//	policy_simulate.go
+//	policy_simulate.go, policy_cost.go
 //
 // A fleet in a file
 //
@@ -44,13 +45,13 @@
 // Watch a fleet
 //
 //	status.go, status_look.go, status_hand.go, status_rates.go, status_table.go,
-//	status_screen.go, status_json.go, waits.go, missing.go, lookout.go, cancel.go, worker.go,
-//	worker_ls.go, worker_drain.go
+//	status_screen.go, status_json.go, waits.go, missing.go, missing_pruner.go, lookout.go,
+//	cancel.go, worker.go, worker_ls.go, worker_drain.go
 //
 // Set up and repair
 //
-//	init.go, migrate.go, index.go, index_rebuild.go, index_removed.go, deploy.go,
-//	deploy_rotate.go, doctor.go, service.go
+//	init.go, migrate.go, index.go, index_rebuild.go, index_removed.go, index_amended.go,
+//	deploy.go, deploy_rotate.go, doctor.go, service.go
 package cli
 
 import (
