@@ -15,7 +15,7 @@
 //  4. It condemns the candidates. From now on, no batch that relies on one is accepted.
 //  5. It reads the references that have appeared since the fence. A batch that was accepted before
 //     the condemnation is among them. It acquits the packs that they need.
-//  6. It deletes the objects of the other candidates, then their rows in the index.
+//  6. It deletes the objects of the other candidates, then their rows in the index (delete.go).
 //  7. If more than a share of what is stored is unused, in packs that are needed in part, it
 //     condemns some of these, finds their needed frames as in steps 3 and 5, and copies the frames,
 //     which stay sealed, into new objects (compact.go). The index knows the name of an object
@@ -37,8 +37,8 @@
 // nothing of the old pack. It is the only part that needs a key.
 //
 // A pass that ends early leaves condemned packs, or rows of deleted ones. The next pass starts with
-// these. Only the leading pruner makes a pass: the transactions of steps 1, 4, 5, 6 and 7 check its
-// term.
+// these. Only the leading pruner makes a pass (lead.go): the transactions of steps 1, 4, 5, 6
+// and 7 check its term.
 //
 // # Memory
 //

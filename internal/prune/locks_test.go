@@ -139,12 +139,10 @@ type hourly struct {
 	s     *lockingStore
 	locks bool
 
-	files    []int          // chunk of each file; 20 in a directory
-	next     int            // chunk
-	packOf   map[int]string // by chunk
-	snaps    map[int64]*backup.Snapshot
+	files    []int                       // chunk of each file; 20 in a directory
+	next     int                         // chunk
+	packOf   map[int]string              // by chunk
 	contents map[backup.SnapshotID][]int // chunks of the files
-	wait     int                         // passes before the next one that is checked
 }
 
 const (

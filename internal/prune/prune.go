@@ -6,14 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -147,28 +144,6 @@ func Idle(work index.PruneWork, o Options) bool {
 // doneState is what a complete pass notes. One with another share of unused bytes may find more.
 func doneState(s index.PruneState, o Options) string { return fmt.Sprintf("%s, %g", s, o.MaxUnused) }
 
-// lead calls do as the leading pruner. It fails with ErrBusy if another process leads.
-func (p *pass) lead(ctx context.Context, do func(context.Context) error) error {
-	t, ok, err := p.Index.Lead(ctx, Role, p.Holder, term)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		return ErrBusy
-	}
-	p.term = t
-	leading, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	renewing := p.renew(leading, end)
-	err = do(leading)
-	end(nil)
-	renewing()
-	if cause := context.Cause(leading); err != nil && ctx.Err() == nil && errors.Is(cause, index.ErrNotLeading) {
-		err = cause
-	}
-	return errors.Join(err, p.Index.Resign(context.WithoutCancel(ctx), t))
-}
-
 // A pass is one Run.
 type pass struct {
 	Options
@@ -204,29 +179,6 @@ type packState struct {
 	long    int64     // bytes of the frames that must be
 	split   bool      // copying these costs less than locking all of it
 	counted bool      // as deleted, in the result
-}
-
-// renew renews the term until ctx is done. It ends ctx if the term is lost. wait returns when the
-// renewing has ended.
-func (p *pass) renew(ctx context.Context, end context.CancelCauseFunc) (wait func()) {
-	done := make(chan struct{})
-	var renewed atomic.Int64
-	renewed.Store(time.Now().UnixNano())
-	go func() {
-		defer close(done)
-		loop.Every(ctx, renewTerm, func() {
-			t, ok, err := p.Index.Lead(ctx, Role, p.Holder, term)
-			switch {
-			case err == nil && ok && t.Epoch == p.term.Epoch:
-				renewed.Store(time.Now().UnixNano())
-			case err == nil && ok: // a new term: this process was paused for longer than its own
-				end(fmt.Errorf("the pruner's term ended: %w", errors.Join(index.ErrNotLeading, p.Index.Resign(context.WithoutCancel(ctx), t))))
-			case err == nil || time.Since(time.Unix(0, renewed.Load())) > term:
-				end(fmt.Errorf("the pruner's term ended: %w", index.ErrNotLeading))
-			}
-		})
-	}()
-	return func() { <-done }
 }
 
 // note records in the index what this pass has freed and, if it is complete, what the index had
@@ -575,102 +527,3 @@ func (p *pass) neededSince(ctx context.Context, fence map[backup.ShardID]backup.
 	})
 	return needed, err
 }
-
-// delete deletes the objects of packs, and then the packs. Those that are locked stay to be
-// deleted.
-func (p *pass) delete(ctx context.Context, packs []int) error {
-	var names []string
-	unlocked := make([]int, 0, len(packs))
-	shared := p.shared()
-	for _, i := range packs {
-		switch k := &p.packs[i]; {
-		case shared[k.Object]: // only its row goes
-		case k.locked:
-			p.staysLocked(k)
-			continue
-		default:
-			names = append(names, store.PackName(k.Snapshot, k.Object))
-		}
-		unlocked = append(unlocked, i)
-	}
-	if len(unlocked) == 0 {
-		return nil
-	}
-	if len(names) == 0 {
-		return p.drop(ctx, unlocked, nil)
-	}
-	if p.BeforeDelete != nil {
-		if err := p.BeforeDelete(ctx); err != nil {
-			return err
-		}
-	}
-	slices.Sort(names)
-	refused := map[string]bool{}
-	for group := range slices.Chunk(slices.Compact(names), objectsAtOnce) {
-		p.step("deleting packs")
-		err := p.Store.Delete(ctx, group...)
-		if locked, ok := errors.AsType[*store.LockedError](err); ok {
-			for _, name := range locked.Names {
-				refused[name] = true
-			}
-		} else if err != nil {
-			return err
-		}
-	}
-	return p.drop(ctx, unlocked, refused)
-}
-
-// shared returns the objects that have a pack which is not to be deleted. Such a pack has replaced
-// another one of the same object.
-func (p *pass) shared() map[backup.PackID]bool {
-	shared := maps.Clone(p.stays)
-	if shared == nil {
-		shared = map[backup.PackID]bool{}
-	}
-	for i := range p.packs {
-		if !p.packs[i].Deleting {
-			shared[p.packs[i].Object] = true
-		}
-	}
-	return shared
-}
-
-// drop deletes the rows of packs whose objects were deleted. refused are the names of those that
-// the store has kept, because they are locked.
-func (p *pass) drop(ctx context.Context, packs []int, refused map[string]bool) error {
-	p.step("removing deleted packs from the index")
-	var dropped []int
-	for _, i := range packs {
-		k := &p.packs[i]
-		switch gone := !refused[store.PackName(k.Snapshot, k.Object)]; {
-		case !gone:
-			p.staysLocked(k)
-			if k.counted {
-				p.result.Packs, p.result.Bytes, p.result.Chunks = p.result.Packs-1, p.result.Bytes-k.Bytes, p.result.Chunks-k.Chunks
-			}
-			continue
-		case !k.counted && !k.LockedUntil.IsZero() && !k.locked: // it has waited for the end of its lock
-			p.result.Packs++
-			p.result.Bytes += k.Bytes
-		}
-		dropped = append(dropped, i)
-	}
-	if len(dropped) == 0 {
-		return nil
-	}
-	rows := p.rowsOf(dropped)
-	for digit := range 256 {
-		if err := p.Index.DropPlaces(ctx, rows, byte(digit)); err != nil {
-			return err
-		}
-	}
-	if err := p.Index.Gone(ctx, p.rowsOf(slices.DeleteFunc(dropped, p.isPlan))); err != nil {
-		return err
-	}
-	_, err := p.Index.DropPacks(ctx, rows)
-	return err
-}
-
-// isPlan reports whether a row names an object that was to be written. A pruner that was paused may
-// still write it, so it is deleted again while the row is there.
-func (p *pass) isPlan(i int) bool { return p.packs[i].Bytes == 0 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/store"
 )
 
 // Locks are noted, and no lock is brought forward.
@@ -39,12 +38,12 @@ func testLocks(t *testing.T, fresh func(testing.TB) Database) {
 	wantPacks(now.Add(time.Hour), now.Add(2*time.Hour))
 
 	record, content := index.RecordLock(s.ID), index.ContentLock(s.ID)
-	f.must(f.x.LockObjects(f.ctx, term, []string{store.ConfigName, record}, now.Add(time.Hour)))
+	f.must(f.x.LockObjects(f.ctx, term, []string{"repository", record}, now.Add(time.Hour)))
 	f.must(f.x.LockObjects(f.ctx, term, []string{record, content}, now.Add(time.Minute)))
 	f.must(f.x.LockObjects(f.ctx, term, nil, now))
 	locks, err := f.x.Locks(f.ctx)
 	f.must(err)
-	for name, want := range map[string]time.Duration{store.ConfigName: time.Hour, record: time.Hour, content: time.Minute} {
+	for name, want := range map[string]time.Duration{"repository": time.Hour, record: time.Hour, content: time.Minute} {
 		if got := locks.Until[name]; !got.Equal(now.Add(want)) {
 			t.Errorf("%s is locked until %v, want %v", name, got, now.Add(want))
 		}

@@ -153,7 +153,7 @@ func braked(stops []*stopOf, filers map[string]*index.FilerStatus) (list []lack)
 func slotsOf(filers []index.FilerStatus) map[string]int {
 	slots := map[string]int{}
 	for n := range filers {
-		slots[backup.SiteName(filers[n].Filer.Site)] += filers[n].Running
+		slots[backup.SiteName(filers[n].Site)] += filers[n].Running
 	}
 	return slots
 }
@@ -162,7 +162,7 @@ func slotsOf(filers []index.FilerStatus) map[string]int {
 func sitesOf(filers []index.FilerStatus) (sites []string) {
 	for n := range filers {
 		if f := &filers[n]; f.Shards > 0 || f.Running > 0 {
-			sites = append(sites, backup.SiteName(f.Filer.Site))
+			sites = append(sites, backup.SiteName(f.Site))
 		}
 	}
 	slices.Sort(sites)

@@ -72,7 +72,7 @@ func Purge(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
 		return proof, err
 	}
 	proof.Amended = a.amended
-	o.PurgeOptions.ID, o.Options.Index, o.BeforeDelete = o.Purge.ID, o.Index, copied
+	o.ID, o.Options.Index, o.BeforeDelete = o.Purge.ID, o.Index, copied
 	if proof.Purged, err = prune.Purge(ctx, o.PurgeOptions); err != nil || proof.Left > 0 {
 		return proof, err
 	}
@@ -82,7 +82,8 @@ func Purge(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
 	if proof.Places > 0 || proof.Present > 0 || proof.Rows > 0 || proof.Journal > 0 {
 		return proof, nil
 	}
-	return proof, o.end(ctx, &proof)
+	err = o.end(ctx, &proof)
+	return proof, err
 }
 
 func (o *PurgeOptions) step(name string) {

@@ -132,9 +132,9 @@ func (s *Sweeper) Look(ctx context.Context) error {
 	if !s.last.IsZero() && work.State == s.done && time.Since(s.last) < s.opts.Interval {
 		return s.rest(ctx)
 	}
-	again := false
+	again, err := s.pass(ctx)
 	var stopped *index.StoppedError
-	switch again, err = s.pass(ctx); {
+	switch {
 	case errors.As(err, &stopped):
 		if stopped.New {
 			s.opts.Log.Warn("the brake has stopped pruning until operators confirm it (bctl confirm)", "stop", stopped.ID, "bytes", stopped.Bytes, "stored", stopped.OfBytes)
