@@ -105,18 +105,8 @@ func measurePrune(ctx context.Context, r *runner) (err error) {
 	c := r.chapter("prune")
 	b := r.bench(tree, nil)
 	defer func() { err = errors.Join(err, b.close()) }()
-	for n := range prunedSnapshots {
-		if n > 0 {
-			if _, err := churn(tree, r.o.churnShare, r.o.seed+uint64(n)); err != nil {
-				return err
-			}
-		}
-		for _, t := range chosen {
-			if _, err := b.takeSnapshot(ctx, t.tool); err != nil {
-				return err
-			}
-		}
-		progress("snapshot %d", n+1)
+	if err := r.takeSnapshots(ctx, b, chosen); err != nil {
+		return err
 	}
 	// The brake would stop what is measured here.
 	p := b.places["bctl"]
@@ -152,6 +142,25 @@ func measurePrune(ctx context.Context, r *runner) (err error) {
 	writePruned(c, all, s)
 	writeBeside(c, beside)
 	return c.end()
+}
+
+// takeSnapshots makes prunedSnapshots backups of the tree with each tool, and changes the tree
+// before each but the first.
+func (r *runner) takeSnapshots(ctx context.Context, b *bench, tools []pruner) error {
+	for n := range prunedSnapshots {
+		if n > 0 {
+			if _, err := churn(b.tree, r.o.churnShare, r.o.seed+uint64(n)); err != nil {
+				return err
+			}
+		}
+		for _, t := range tools {
+			if _, err := b.takeSnapshot(ctx, t.tool); err != nil {
+				return err
+			}
+		}
+		progress("snapshot %d", n+1)
+	}
+	return nil
 }
 
 // takeSnapshot makes a backup with a tool at its place, which it makes first.

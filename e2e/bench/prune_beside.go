@@ -55,7 +55,7 @@ func (b *bench) besides(ctx context.Context, t pruner, round int) (of besidePrun
 				err = b.backupBeside(ctx, t, p, &of)
 			}
 		}
-		if err = errors.Join(err, removeCopy(p)); err != nil {
+		if err := errors.Join(err, removeCopy(p)); err != nil {
 			return of, err
 		}
 	}
