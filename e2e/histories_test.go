@@ -45,6 +45,7 @@ type history struct {
 	trees  []*historyTree
 	made   map[string]*madeSnapshot // by tag
 	paused []*pausedCommand
+	rules  int // forgets by rules that have not ended: any snapshot may go
 	trace  []string
 	tally  *tally
 }
@@ -387,6 +388,9 @@ func (h *history) look() {
 			h.fatalf("snapshot %s was forgotten, and is listed", s.ID)
 		}
 	}
+	if h.rules > 0 {
+		h.anyMayGo()
+	}
 	for tag, made := range h.made {
 		switch {
 		case made.id == "" || made.forgotten || listed[made.id]:
@@ -440,18 +444,26 @@ func (h *history) forgetSome() {
 	}, "forget", made.id)
 }
 
-func (h *history) forgetByRules() {
-	h.t.Helper()
-	h.look()
+// anyMayGo notes that each snapshot without a hold may be forgotten. A forget by rules that was paused
+// may find snapshots that did not exist when it began.
+func (h *history) anyMayGo() {
 	for _, tag := range h.known() {
 		h.made[tag].mayGo = h.made[tag].mayGo || h.made[tag].hold == ""
 	}
+}
+
+func (h *history) forgetByRules() {
+	h.t.Helper()
+	h.look()
+	h.rules++
+	h.anyMayGo()
 	rule := [][]string{{"--keep-last", "1"}, {"--keep-last", "2"}, {"--keep-within", "1d"}, {"--keep-within", "29d"}, {"--keep-daily", "1"}}[h.random.IntN(5)]
 	h.tally.add("forgets", 1)
 	h.start(false, func(out fleet.Output, killed bool) {
 		h.expected(out, killed, 0, 1)
 		h.stopped(out)
 		h.look()
+		h.rules--
 	}, append(append([]string{"forget"}, h.lists...), rule...)...)
 }
 

@@ -257,6 +257,7 @@ func TestStolenCredentials(t *testing.T) {
 	t.Run("reader", func(t *testing.T) { stolenReader(t, steal(f, "reader@default"), pack) })
 	t.Run("committer", func(t *testing.T) { stolenCommitter(t, steal(f, "committer"), pack) })
 	t.Run("operator", func(t *testing.T) { stolenOperator(t, steal(f, "operator"), pack) })
+	t.Run("pruner", func(t *testing.T) { stolenPruner(t, steal(f, "pruner"), pack) })
 	t.Run("monitor", func(t *testing.T) {
 		stolenMonitor(t, stolen{f, filepath.Join(f.Installation, "prometheus"), "monitor"})
 	})
@@ -477,6 +478,40 @@ func stolenOperator(t *testing.T, s stolen, pack string) {
 		expect(t, out, 12, "missing.txt", "does not exist")
 		if _, err := os.Lstat(target); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("something was restored: %v", err)
+		}
+	})
+}
+
+// A stolen pruner can delete packs; an object of its own shows that.
+func stolenPruner(t *testing.T, s stolen, pack string) {
+	own := filepath.Dir(pack) + "/00000000000000000000000000000004"
+	allow(t,
+		try{"sees snapshots", s.sql("SELECT count(*) FROM snapshots")}, try{"reads a sealed pack", s.s3(read(pack))}, try{"lists the store", s.s3(list)},
+		try{"stores a pack", s.s3(put(own))}, try{"overwrites an object of a versitygw", s.s3(put(own))}, try{"deletes an object", s.s3(remove(own))},
+	)
+	refuse(t,
+		try{"publishes a slice", s.publishOrEnter("bctl.v1.commit.slice")},
+		try{"drains a worker", s.publishOrEnter("bctl.v1.drain.x")},
+		try{"forgets a snapshot", s.sql("UPDATE snapshots SET forgotten = now()")},
+		try{"marks a snapshot as bad", s.sql("UPDATE snapshots SET bad = 'x'")},
+		try{"deletes a snapshot that is not forgotten", s.sql("DELETE FROM snapshots")},
+		try{"deletes a pack that is not condemned", s.sql("DELETE FROM packs")},
+		try{"removes a hold", s.sql("DELETE FROM holds")},
+		try{"retires a shard", s.sql("UPDATE shards SET retired = true")},
+		try{"changes the brake", s.sql("UPDATE brake SET bytes = 100")},
+		try{"changes the log", s.sql("UPDATE log SET reason = 'none'")},
+		try{"deletes from the log", s.sql("DELETE FROM log")},
+		try{"changes the repository's recipients", s.sql("UPDATE repositories SET recipients = '[]'")},
+		try{"becomes a committer in the index", s.sql("SET ROLE bctl_committer")},
+		try{"connects as an operator", func() error { return execute(s.dsn("operator"), "SELECT 1") }},
+		try{"writes a segment", s.s3(put("segments/00000000000000000000000000000000/forged"))},
+		try{"overwrites the repository's keys", s.s3(put("repository"))},
+		try{"deletes the repository's keys", s.s3(remove("repository"))},
+	)
+	t.Run("restores nothing", func(t *testing.T) {
+		out := s.As("pruner").Run("restore", "latest", "--target", filepath.Join(t.TempDir(), "x"))
+		if out.Status == 0 || out.Status == 3 {
+			t.Errorf("%s", out)
 		}
 	})
 }

@@ -189,6 +189,7 @@ func (m *world) explore(s scenario, e *explorer) {
 			m.Logf("choices: %v", e.taken)
 		}
 	}()
+	m.r, m.ids = rand.New(rand.NewPCG(1, 1)), 0 // a run can be repeated
 	s.before(m)
 	x := &exploration{world: m, explorer: e, steps: s.steps, limit: moments, withFault: momentsWithFault}
 	if e.random != nil {
@@ -279,7 +280,11 @@ func (x *exploration) pass(p *process) (paused bool) {
 				strike(func() { paused = true })
 			}
 		}
-		options[x.choose(len(options))]()
+		choice := x.choose(len(options))
+		if choice >= len(options) {
+			x.fatalf("a run cannot be repeated: it has %d choices, and choice %d was there before", len(options), choice)
+		}
+		options[choice]()
 		if paused {
 			x.note("%s is paused before %s", p.name, p.at)
 			x.must(x.x.Resign(x.ctx, p.term))

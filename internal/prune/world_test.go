@@ -34,6 +34,7 @@ type world struct {
 	left   map[string]bool // copies that no row names, and that no sweep deletes
 	trace  []string
 	exact  bool // nothing is left to chance
+	ids    byte // the first one of the last id, if exact
 	passes int
 	counts map[string]int        // of what happened, over all histories
 	known  map[int]backup.PackID // where a reader has stored chunks
@@ -149,7 +150,17 @@ func (m *world) note(format string, args ...any) {
 	}
 }
 
-func (m *world) newPackID() (id backup.PackID) {
+func (m *world) newPackID() backup.PackID { return backup.PackID(m.newID()) }
+
+// newID returns the bytes of an id. If nothing is left to chance, ids follow one another in their
+// order, as they do when a run is repeated, and are new nevertheless.
+func (m *world) newID() (id [16]byte) {
+	if m.exact {
+		id = backup.NewPackID()
+		m.ids += 1 << 4
+		id[0] = m.ids
+		return id
+	}
 	for i := range id {
 		id[i] = byte(m.r.Uint32())
 	}
@@ -185,11 +196,7 @@ func (s *shard) lastGood() *snapshot {
 // begin begins a snapshot.
 func (m *world) begin(s *shard) {
 	m.Helper()
-	var id backup.SnapshotID
-	for i := range id {
-		id[i] = byte(m.r.Uint32())
-	}
-	snap, err := m.x.BeginSnapshot(m.ctx, s.ID, backup.Snapshot{ID: id}, time.Time{})
+	snap, err := m.x.BeginSnapshot(m.ctx, s.ID, backup.Snapshot{ID: m.newID()}, time.Time{})
 	m.must(err)
 	s.last++
 	m.note("shard %d: begin %d on %d", s.ID, snap.Number, snap.Base)
