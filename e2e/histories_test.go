@@ -444,8 +444,8 @@ func (h *history) forgetSome() {
 	}, "forget", made.id)
 }
 
-// anyMayGo notes that each snapshot without a hold may be forgotten. A forget by rules that was paused
-// may find snapshots that did not exist when it began.
+// anyMayGo notes that each snapshot without a hold may be forgotten. A forget by rules that was
+// paused may find snapshots that did not exist when it began.
 func (h *history) anyMayGo() {
 	for _, tag := range h.known() {
 		h.made[tag].mayGo = h.made[tag].mayGo || h.made[tag].hold == ""
