@@ -50,7 +50,7 @@
 // (Knuth, 1975), some 20,000 for each index. It reports the exact number for each scenario. Other
 // targets choose some at random, without these bounds.
 //
-// TestOrders takes and forgets four snapshots in each of 3,840 orders, and TestHistories makes long
+// TestOrders takes and forgets four snapshots in each of 3,840 orders, on both indexes, and TestHistories makes long
 // random histories with several passes at a time. TestRandomHistories in e2e does that with processes,
 // kill -9, and a clock that moves.
 package prune
