@@ -94,7 +94,7 @@ test-upgrade: ## the previous release beside this one
 test-long: ## what takes long: random changes and faults repeated more often, large trees
 	export BCTL_TEST_TARGETS=long; $(WITHPOSTGRES) $(GOTEST) -- $(if $(filter ./...,$(PACKAGES)),$(ALLTESTED),$(PACKAGES))
 
-test-exhaustive: ## every cell of the matrix of faults, every history of pages, every order and interleaving of pruning, more of the models: days on few cores
+test-exhaustive: ## every cell of the matrix of faults, every history of pages, every order and interleaving of pruning, more of the models: many hours
 	BCTL_TEST_TARGETS=exhaustive $(WITHPOSTGRES) $(GOTEST) -timeout 6h -run '^(TestIndex|TestMatrixOfFaults|TestModel|TestHistories|TestInterleavings|TestOrders|TestLocksCostLittle)$$' -- ./internal/index/... ./internal/prune ./services/bctl/embedded
 
 test-manifests: ## deploy/kubernetes, and Prometheus's rules, which need promtool

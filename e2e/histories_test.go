@@ -113,7 +113,7 @@ func historiesFrom(t *testing.T, short, long int) (seed uint64, n int) {
 			n = 1
 		}
 	}
-	t.Logf("%d histories from seed %d: E2E_SEED=n repeats one, with another seed for each", n, seed)
+	t.Logf("%d histories from seed %d: history i has the seed plus i; E2E_SEED=n repeats one", n, seed)
 	return seed, n
 }
 

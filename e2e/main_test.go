@@ -12,6 +12,7 @@
 //	faults_test.go     writes to the store and transactions that fail, or seem to
 //	rotation_test.go   all certificates and keys are rotated while a backup runs
 //	soak_test.go       random changes and faults of all kinds
+//	histories_test.go, histories_repo_test.go   random histories on one machine: kills, pauses, moved clocks
 //	upgrade_test.go    services of the release before this one beside new ones
 //	cost_test.go       what a snapshot costs NATS and Postgres
 //	missing_test.go    commands that wait report the reason
@@ -24,7 +25,7 @@
 //
 // A test that takes long, or needs an S3 server or a previous release, says so with package
 // testtarget. E2E_SEED=n repeats random changes, and faults; E2E_SOAK_MINUTES=n soaks for longer
-// (make soak); BCTL_E2E_PROGRAM=path tests another build of bctl.
+// (make soak); E2E_HISTORIES=n makes so many histories (make histories); BCTL_E2E_PROGRAM=path tests another build of bctl.
 package e2e_test
 
 import (

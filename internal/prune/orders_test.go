@@ -8,8 +8,8 @@ import (
 )
 
 // TestOrders takes four snapshots of a shard, each of which is committed or fails, and forgets each
-// at any time afterwards, or never, while the next one runs or before it begins. A pass follows
-// each step. make test-exhaustive runs all histories.
+// at any time afterwards, or never, while the next one runs or before it begins. A pass follows each
+// step. make test-exhaustive runs all histories, on both indexes.
 func TestOrders(t *testing.T) {
 	every := 83
 	switch {
@@ -18,8 +18,6 @@ func TestOrders(t *testing.T) {
 	case testtarget.Runs(testtarget.Long):
 		every = 41
 	}
-	m := newWorld(t, openSQLite(t), 0)
-	m.exact = true
 	var orders []order
 	n := 0
 	for commits := range 16 {
@@ -38,7 +36,19 @@ func TestOrders(t *testing.T) {
 			}
 		}
 	}
-	// The histories advance together, so that one pass is for all of them.
+	for _, backend := range backends {
+		t.Run(backend.name, func(t *testing.T) {
+			m := newWorld(t, backend.open(t), 0)
+			m.exact = true
+			m.orders(orders)
+			t.Logf("%d of %d orders: %v", len(orders), n, m.counts)
+		})
+	}
+}
+
+// orders makes all histories. They advance together, so that one pass is for all of them.
+func (m *world) orders(orders []order) {
+	m.Helper()
 	for i, o := range orders {
 		m.shards = append(m.shards, &shard{Shard: m.ensureShard(fmt.Sprintf("%d %+v", i, o))})
 	}
@@ -51,7 +61,6 @@ func TestOrders(t *testing.T) {
 		m.twoPasses()
 	}
 	m.checkNoLeaks()
-	t.Logf("%d of %d orders: %v", len(orders), n, m.counts)
 	m.empty()
 }
 
