@@ -25,7 +25,8 @@
 //
 // A test that takes long, or needs an S3 server or a previous release, says so with package
 // testtarget. E2E_SEED=n repeats random changes, and faults; E2E_SOAK_MINUTES=n soaks for longer
-// (make soak); E2E_HISTORIES=n makes so many histories (make histories); BCTL_E2E_PROGRAM=path tests another build of bctl.
+// (make soak); E2E_HISTORIES=n makes so many histories (make histories); BCTL_E2E_PROGRAM=path
+// tests another build of bctl.
 package e2e_test
 
 import (

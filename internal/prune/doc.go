@@ -50,19 +50,19 @@
 //
 // # Tests
 //
-// Each of these drives the transactions of the index, and compares everything that is kept with what
-// is expected after each change. In the end, nothing else may remain.
+// Each of these drives the transactions of the index, and compares everything that is kept with
+// what is expected after each change. In the end, nothing else may remain.
 //
 // TestInterleavings explores nine small scenarios on both indexes (explore_test.go): the steps of a
 // backup come between the calls of two passes, and one fault may strike: at each call that changes
 // something, the process is killed after it, it fails, its answer is lost, or the process is paused
-// before it while the second pass runs. Of two interleavings that differ only in the order of a call
-// and a step that do not matter to each other, one is explored. make test-exhaustive explores all in
-// which steps come between calls at up to two moments, or at one if a fault strikes: by an estimate
-// (Knuth, 1975), some 20,000 for each index. It reports the exact number for each scenario. Other
-// targets choose some at random, without these bounds.
+// before it while the second pass runs. Of two interleavings that differ only in the order of a
+// call and a step that do not matter to each other, one is explored. make test-exhaustive explores
+// all in which steps come between calls at up to two moments, or at one if a fault strikes: by an
+// estimate (Knuth, 1975), some 20,000 for each index. It reports the exact number for each
+// scenario. Other targets choose some at random, without these bounds.
 //
-// TestOrders takes and forgets four snapshots in each of 3,840 orders, on both indexes, and TestHistories makes long
-// random histories with several passes at a time. TestRandomHistories in e2e does that with processes,
-// kill -9, and a clock that moves.
+// TestOrders takes and forgets four snapshots in each of 3,840 orders, on both indexes, and
+// TestHistories makes long random histories with several passes at a time. TestRandomHistories in
+// e2e does that with processes, kill -9, and a clock that moves.
 package prune

@@ -8,8 +8,8 @@ import (
 )
 
 // TestOrders takes four snapshots of a shard, each of which is committed or fails, and forgets each
-// at any time afterwards, or never, while the next one runs or before it begins. A pass follows each
-// step. make test-exhaustive runs all histories, on both indexes.
+// at any time afterwards, or never, while the next one runs or before it begins. A pass follows
+// each step. make test-exhaustive runs all histories, on both indexes.
 func TestOrders(t *testing.T) {
 	every := 83
 	switch {
