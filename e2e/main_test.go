@@ -12,7 +12,8 @@
 //	faults_test.go     writes to the store and transactions that fail, or seem to
 //	rotation_test.go   all certificates and keys are rotated while a backup runs
 //	soak_test.go       random changes and faults of all kinds
-//	histories_test.go, histories_repo_test.go   random histories on one machine: kills, pauses, moved clocks
+//	histories_test.go, histories_repo_test.go
+//	                   random histories on one machine: kills, pauses, moved clocks
 //	upgrade_test.go    services of the release before this one beside new ones
 //	cost_test.go       what a snapshot costs NATS and Postgres
 //	missing_test.go    commands that wait report the reason
