@@ -83,9 +83,9 @@ func TestWorkersAreListedAndDrained(t *testing.T) {
 		t.Errorf("walkers at site default: %+v", some)
 	}
 	expect(t, f.Run("worker", "ls", "--site", "oslo"), 0, "none of the 6 services matches")
-	expect(t, f.Run("worker", "ls", "--role", "king"), 2, "not committer, walker or reader")
+	expect(t, f.Run("worker", "ls", "--role", "king"), 2, "not committer, walker, reader or pruner")
 	for line := range strings.Lines(f.Must("worker", "ls").Stdout) {
-		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 90 {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}

@@ -4,6 +4,27 @@
 
 SELECT pg_advisory_xact_lock(1650684012, 3);
 
+-- Replacing triggers locks their tables. Services use these tables in other orders meanwhile, and one
+-- of two transactions that wait for each other would fail. So all are locked first, and nobody waits
+-- long for this transaction while it waits: it lets go of all of them, and tries again.
+DO $$
+BEGIN
+    FOR attempt IN 1 .. 200 LOOP
+        BEGIN
+            SET LOCAL lock_timeout = '100ms';
+            LOCK TABLE filers, shards, snapshots, policies, holds, confirmations IN ACCESS EXCLUSIVE MODE;
+            LOCK TABLE brake, leaders, log, packs, walk_tasks IN SHARE ROW EXCLUSIVE MODE;
+            EXIT;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            IF attempt = 200 THEN
+                RAISE;
+            END IF;
+            PERFORM pg_sleep(0.1 * random());
+        END;
+    END LOOP;
+    SET LOCAL lock_timeout = 0;
+END $$;
+
 REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_pruner", "{name}_monitor";
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_pruner", "{name}_monitor";
 
