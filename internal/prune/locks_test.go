@@ -360,11 +360,8 @@ func (m *hourly) run(days int) (byteHours int64) {
 // 15% more bytes (the goal is 10%). Only make test-exhaustive simulates 90 days.
 func TestLocksCostLittle(t *testing.T) {
 	days := 9
-	switch {
-	case testtarget.Runs(testtarget.Exhaustive):
+	if testtarget.Runs(testtarget.Exhaustive) {
 		days = 90
-	case testtarget.Runs(testtarget.Long):
-		days = 20
 	}
 	rules := backup.Retention{Hourly: 24, Daily: 7, Weekly: 4, Monthly: 12}
 	var bytes [2]int64

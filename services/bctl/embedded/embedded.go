@@ -121,7 +121,8 @@ func run(ctx context.Context, o Options, snap backup.Snapshot, watch func(backup
 	// This machine serves every site: it reaches everything that the user configured for it.
 	site := backup.SiteName(snap.Filer.Site)
 	o.Walker.Site, o.Reader.Site = site, site
-	// The client of NATS gives up after 5 s if ctx has no deadline, and a busy machine may need more.
+	// The client of NATS gives up after 5 s if ctx has no deadline, and a busy machine may need
+	// more.
 	making, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if _, err := conn.EnsureStreams(making, []string{site}); err != nil {
