@@ -305,6 +305,14 @@ func (x *byRoles) Problems(ctx context.Context, id backup.SnapshotID) iter.Seq2[
 	return x.Catalog.Problems(ctx, id)
 }
 
+// Move is called by the pruner, and by the admin with what a purge has sealed anew: no role purges.
+func (x *byRoles) Move(ctx context.Context, t index.Term, m index.Move) error {
+	if len(m.New) > 0 {
+		return x.all[0].Move(ctx, t, m)
+	}
+	return x.pruner.Move(ctx, t, m)
+}
+
 // Clock, Repository and CheckSchema are called by all roles.
 func (x *byRoles) Clock(ctx context.Context) (now time.Time, err error) {
 	for _, each := range x.all {

@@ -258,7 +258,7 @@ func (s *objectStore) testPruner(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{store.ConfigName, "catalog/0"} {
+	for _, name := range []string{store.ConfigName} {
 		if err := pruner.Delete(ctx, name, name+"0"); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("the pruner deletes %s: %v", name, err)
 		}
