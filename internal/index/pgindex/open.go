@@ -191,7 +191,9 @@ func (b *backend) update(ctx context.Context, do func(context.Context, *entindex
 	defer func() {
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWithin)
 		defer cancel()
-		_ = tx.Rollback(ending) // after Commit it does nothing; if it fails, it closes the connection
+		// After Commit it does nothing; if it fails, it closes the connection. If database/sql has
+		// closed the connection before, Raw does not call it.
+		_ = conn.Raw(func(any) error { return tx.Rollback(ending) })
 	}()
 	err = do(ctx, &entindex.Tx{
 		Client: entindex.NewClient(dialect.Postgres, conn), Hot: hotWriter{raw}, Dialect: postgres,
