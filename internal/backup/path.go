@@ -65,6 +65,12 @@ func Split(path string) (dir, name string) {
 	return path[:i], path[i+1:]
 }
 
+// IsAtOrBelow reports whether path is of, or leads below it. of is not the root.
+func IsAtOrBelow(path, of string) bool {
+	rest, ok := strings.CutPrefix(path, of)
+	return ok && (rest == "" || rest[0] == '/')
+}
+
 // CheckName returns an error that wraps ErrInvalid unless name can be the name of an entry: not
 // empty, not "." or "..", without '/' and NUL, and at most 1,020 bytes (255 characters of up to 4
 // bytes; no file system allows more).

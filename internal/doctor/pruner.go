@@ -7,10 +7,8 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/installation"
+	"github.com/bctl/bctl/internal/prune"
 )
-
-// prunesWithin is longer than the time between two passes of a pruner.
-const prunesWithin = 2 * time.Hour
 
 // pruner reports whether something was forgotten and nobody prunes.
 func pruner(ctx context.Context, p *Parts) Finding {
@@ -22,35 +20,22 @@ func pruner(ctx context.Context, p *Parts) Finding {
 		return skipWith(err)
 	}
 	defer i.Close()
-	forgotten, err := i.Forgotten(ctx)
+	b, err := prune.ReadBacklog(ctx, i)
 	if errors.Is(err, fs.ErrPermission) {
 		return skip("this user may not see what is forgotten")
 	}
 	if err != nil {
 		return skipWith(err)
 	}
-	work, err := i.PruneWork(ctx)
-	if err != nil {
-		return skipWith(err)
-	}
-	prunes, err := i.Prunes(ctx)
-	if err != nil {
-		return skipWith(err)
-	}
-	waits := 0
-	for n := range forgotten {
-		if !forgotten[n].Needed {
-			waits++
-		}
-	}
-	switch n := len(prunes); {
-	case waits == 0 && work.Condemned == 0:
+	switch ago := b.Now.Sub(b.Last); {
+	case !b.Waits():
 		return ok("nothing that is forgotten waits for a pruner")
-	case n == 0:
-		return warn("start a pruner (bctl pruner)", "%s not yet deleted, and nothing was ever pruned", plural(waits, "forgotten snapshot"))
-	case work.Now.Sub(prunes[n-1].Ended) > prunesWithin:
+	case b.Last.IsZero():
+		return warn("start a pruner (bctl pruner)", "%s not yet deleted, and nothing was ever pruned", plural(b.Snapshots, "forgotten snapshot"))
+	case ago > prune.Within:
 		return warn("start a pruner (bctl pruner), or read the log of the one that runs (bctl worker ls --role pruner)",
-			"%s not yet deleted, and the last prune was %s ago", plural(waits, "forgotten snapshot"), duration(work.Now.Sub(prunes[n-1].Ended).Round(time.Minute)))
+			"%s not yet deleted, and the last prune was %s ago", plural(b.Snapshots, "forgotten snapshot"), duration(ago.Round(time.Minute)))
+	default:
+		return ok("the last prune was %s ago", duration(ago.Round(time.Second)))
 	}
-	return ok("the last prune was %s ago", duration(work.Now.Sub(prunes[len(prunes)-1].Ended).Round(time.Second)))
 }

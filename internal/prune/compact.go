@@ -104,18 +104,7 @@ func (p *pass) round(ctx context.Context, objects []*object) error {
 	for _, o := range objects {
 		all = append(all, o.packs...)
 	}
-	fence, err := p.Index.Fence(ctx)
-	if err != nil {
-		return err
-	}
-	needed, err := p.Index.Needed(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := p.Index.Condemn(ctx, p.term, p.rowsOf(all)); err != nil {
-		return err
-	}
-	contents, ok, err := p.contents(ctx, fence, needed, all)
+	contents, _, ok, err := p.condemnContents(ctx, all)
 	if err != nil {
 		return err
 	}
@@ -130,13 +119,35 @@ func (p *pass) round(ctx context.Context, objects []*object) error {
 			return err
 		}
 	}
+	return c.end(ctx)
+}
+
+// condemnContents condemns packs, and then returns their contents, and the fence that it has read
+// before. ok is false if memory does not suffice.
+func (p *pass) condemnContents(ctx context.Context, packs []int) (contents map[int64]*content, fence map[backup.ShardID]backup.SnapshotNumber, ok bool, err error) {
+	if fence, err = p.Index.Fence(ctx); err != nil {
+		return nil, nil, false, err
+	}
+	needed, err := p.Index.Needed(ctx, nil)
+	if err != nil {
+		return nil, nil, false, err
+	}
+	if err := p.Index.Condemn(ctx, p.term, p.rowsOf(packs)); err != nil {
+		return nil, nil, false, err
+	}
+	contents, ok, err = p.contents(ctx, fence, needed, packs)
+	return contents, fence, ok, err
+}
+
+// end moves what is left to be moved, acquits the packs that stay, and deletes the others.
+func (c *copying) end(ctx context.Context) error {
 	if err := c.flush(ctx); err != nil {
 		return err
 	}
-	if err := p.Index.Acquit(ctx, p.term, p.rowsOf(c.stay)); err != nil {
+	if err := c.Index.Acquit(ctx, c.term, c.rowsOf(c.stay)); err != nil {
 		return err
 	}
-	return p.delete(ctx, c.gone)
+	return c.delete(ctx, c.gone)
 }
 
 // A content describes a pack that is being thinned.

@@ -32,6 +32,8 @@
 // If Options.Sweep is set, Run then sweeps the whole store (sweep.go). The service instead calls
 // Sweep between passes, which sweeps one section of the store.
 //
+// ReadBacklog returns what waits for a pass, for operators (backlog.go).
+//
 // Purge deletes the chunks of a path that was removed from all snapshots (purge.go). Its order is
 // that of step 7, but it opens packs with an identity, seals what is needed again, and leaves
 // nothing of the old pack. It is the only part that needs a key.

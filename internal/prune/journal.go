@@ -16,7 +16,7 @@ import (
 // process prunes.
 func RemoveForgotten(ctx context.Context, o Options) (int, error) {
 	p := &pass{Options: o}
-	err := p.lead(ctx, p.history)
+	err := p.lead(ctx, p.removeForgotten)
 	return p.result.Snapshots, err
 }
 
@@ -36,6 +36,14 @@ func (p *pass) history(ctx context.Context) error {
 		}
 		p.result.Versions += n
 	}
+	if err := p.removeForgotten(ctx); err != nil {
+		return err
+	}
+	return p.catalogs(ctx)
+}
+
+// removeForgotten removes the forgotten snapshots whose journals are not needed.
+func (p *pass) removeForgotten(ctx context.Context) error {
 	forgotten, err := p.Index.Forgotten(ctx)
 	if err != nil {
 		return err
@@ -46,7 +54,7 @@ func (p *pass) history(ctx context.Context) error {
 			return err
 		}
 	}
-	return p.catalogs(ctx)
+	return nil
 }
 
 // remove deletes forgotten snapshots: first the segments of all of them, then the valid records,

@@ -16,7 +16,15 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// PurgeOptions are the settings of a Purge.
+// A PurgeIndex is what a Purge needs of the index.
+type PurgeIndex interface {
+	Index
+	PurgeChunks(ctx context.Context, id backup.PackID, after backup.ChunkID, limit int) ([]backup.ChunkID, error)
+	NotePurgeObjects(ctx context.Context, id backup.PackID, objects []index.StoredObject) error
+	PurgeObjects(ctx context.Context, id backup.PackID) ([]index.StoredObject, error)
+}
+
+// PurgeOptions are the settings of a Purge, which sets Options.Index itself.
 type PurgeOptions struct {
 	Options
 	ID         backup.PackID // of the purge
@@ -51,11 +59,12 @@ type Purged struct {
 // whose table does not name the chunk. Like compaction, it condemns the packs before it finds out
 // what is needed, so backups go on (I6). After an error, or a crash, it can be called again. It
 // counts as one deletion that somebody has confirmed, and no brake stops it.
-func Purge(ctx context.Context, o PurgeOptions) (Purged, error) {
+func Purge(ctx context.Context, idx PurgeIndex, o PurgeOptions) (Purged, error) {
+	o.Index = idx
 	if o.MemoryBytes <= 0 {
 		o.MemoryBytes = defaultMemory
 	}
-	u := &purge{pass: &pass{Options: o.Options}, o: &o}
+	u := &purge{pass: &pass{Options: o.Options}, o: &o, purges: idx}
 	err := u.lead(ctx, u.run)
 	u.result.Orphans = u.pass.result.Swept
 	return u.result, err
@@ -65,6 +74,7 @@ func Purge(ctx context.Context, o PurgeOptions) (Purged, error) {
 type purge struct {
 	*pass
 	o      *PurgeOptions
+	purges PurgeIndex
 	result Purged
 	left   map[backup.PackID]bool
 }
@@ -99,7 +109,7 @@ func (u *purge) run(ctx context.Context) error {
 func (u *purge) eachGroup(ctx context.Context, do func(context.Context, map[backup.ChunkID]bool) error) error {
 	limit := u.exactChunks() / 4
 	for after := (backup.ChunkID{}); ; {
-		ids, err := u.Index.(purges).PurgeChunks(ctx, u.o.ID, after, limit)
+		ids, err := u.purges.PurgeChunks(ctx, u.o.ID, after, limit)
 		if err != nil || len(ids) == 0 {
 			return err
 		}
@@ -112,13 +122,6 @@ func (u *purge) eachGroup(ctx context.Context, do func(context.Context, map[back
 		}
 		after = ids[len(ids)-1]
 	}
-}
-
-// purges is what a purge needs of the index, beside what pruning needs.
-type purges interface {
-	PurgeChunks(ctx context.Context, id backup.PackID, after backup.ChunkID, limit int) ([]backup.ChunkID, error)
-	NotePurgeObjects(ctx context.Context, id backup.PackID, objects []index.StoredObject) error
-	PurgeObjects(ctx context.Context, id backup.PackID) ([]index.StoredObject, error)
 }
 
 // group deletes those of the chunks that nothing needs.
@@ -183,18 +186,7 @@ func (u *purge) purgeRound(ctx context.Context, objects []*object, ids map[backu
 	for _, o := range objects {
 		all = append(all, o.packs...)
 	}
-	fence, err := u.Index.Fence(ctx)
-	if err != nil {
-		return err
-	}
-	needed, err := u.Index.Needed(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := u.Index.Condemn(ctx, u.term, u.rowsOf(all)); err != nil {
-		return err
-	}
-	contents, ok, err := u.contents(ctx, fence, needed, all)
+	contents, _, ok, err := u.condemnContents(ctx, all)
 	if err != nil {
 		return err
 	}
@@ -250,7 +242,7 @@ func (u *purge) replace(ctx context.Context, o *object, contents map[int64]*cont
 		return false, nil
 	}
 	note := func() error {
-		err := u.Index.(purges).NotePurgeObjects(ctx, u.o.ID, []index.StoredObject{{Snapshot: first.Snapshot, ID: first.Object}})
+		err := u.purges.NotePurgeObjects(ctx, u.o.ID, []index.StoredObject{{Snapshot: first.Snapshot, ID: first.Object}})
 		u.result.Objects++
 		u.result.Freed += o.bytes
 		return err
@@ -446,7 +438,7 @@ func (u *purge) prove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	objects, err := u.Index.(purges).PurgeObjects(ctx, u.o.ID)
+	objects, err := u.purges.PurgeObjects(ctx, u.o.ID)
 	if err != nil {
 		return err
 	}

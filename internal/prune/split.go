@@ -107,18 +107,7 @@ func (p *pass) split(ctx context.Context) error {
 // splitRound splits some packs, as round thins some objects.
 func (p *pass) splitRound(ctx context.Context, packs []int) error {
 	p.step("condemning packs of which a part must be locked for longer")
-	fence, err := p.Index.Fence(ctx)
-	if err != nil {
-		return err
-	}
-	needed, err := p.Index.Needed(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := p.Index.Condemn(ctx, p.term, p.rowsOf(packs)); err != nil {
-		return err
-	}
-	contents, ok, err := p.contents(ctx, fence, needed, packs)
+	contents, fence, ok, err := p.condemnContents(ctx, packs)
 	if err == nil && ok {
 		ok, err = p.findLong(ctx, fence, contents, packs)
 	}
@@ -149,13 +138,7 @@ func (p *pass) splitRound(ctx context.Context, packs []int) error {
 			return err
 		}
 	}
-	if err := c.flush(ctx); err != nil {
-		return err
-	}
-	if err := p.Index.Acquit(ctx, p.term, p.rowsOf(c.stay)); err != nil {
-		return err
-	}
-	return p.delete(ctx, c.gone)
+	return c.end(ctx)
 }
 
 // findLong finds the frames of condemned packs that must be locked for longer than the packs are:

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -246,7 +245,7 @@ func (g *purging) problems(ctx context.Context) error {
 		if err := scan(&id, &path, &number); err != nil {
 			return err
 		}
-		if isBelow(string(path), g.p.Path) {
+		if backup.IsAtOrBelow(string(path), g.p.Path) {
 			gone = append(gone, id)
 			byNumber[number].errors++
 			byNumber[number].changed = true
@@ -258,12 +257,6 @@ func (g *purging) problems(ctx context.Context) error {
 	}
 	g.result.Problems = int64(len(gone))
 	return g.tx.execList(ctx, deleteProblem, gone)
-}
-
-// isBelow reports whether path is of or something below it.
-func isBelow(path, of string) bool {
-	rest, ok := strings.CutPrefix(path, of)
-	return ok && (rest == "" || rest[0] == '/')
 }
 
 const (

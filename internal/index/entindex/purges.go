@@ -87,7 +87,7 @@ func (x *Index) PurgeRemains(ctx context.Context, id backup.PackID) (remains int
 			var row, number int64
 			var of []byte
 			err := scan(&row, &of, &number)
-			if err == nil && isBelow(string(of), g.p.Path) {
+			if err == nil && backup.IsAtOrBelow(string(of), g.p.Path) {
 				remains++
 			}
 			return err

@@ -12,6 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/prune"
 )
 
 const (
@@ -38,7 +39,7 @@ type looked struct {
 	shards  []index.ShardStatus
 	due     []nextRun
 	stops   []*stopOf
-	waits   unpruned
+	waits   prune.Backlog
 }
 
 // look queries the index and NATS concurrently. The number of queries does not depend on the number

@@ -48,13 +48,12 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 	if err != nil {
 		return err
 	}
-	sequence := now.UnixMilli()
 	for n := range stored {
 		if own[n] >= sqliteindex.CopyWhole && n > changed.UnixMilli() && n <= now.UnixMilli() {
 			return nil
 		}
-		sequence = max(sequence, n+1) // also after the clock was set back
 	}
+	sequence := nextCopy(stored, now)
 	// A copy without the records of its snapshots could not be distinguished from one that is too
 	// new.
 	if missing, err := idx.Unrecorded(ctx, nil, 1); err != nil {
@@ -74,6 +73,16 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 	}
 	own[sequence] = state
 	return deleteCopies(ctx, idx, s, stored, own)
+}
+
+// nextCopy returns the sequence of a copy that is written now: the time in milliseconds since 1970,
+// and more than that of each stored copy, also after the clock was set back.
+func nextCopy(stored map[int64][]string, now time.Time) int64 {
+	sequence := now.UnixMilli()
+	for n := range stored {
+		sequence = max(sequence, n+1)
+	}
+	return sequence
 }
 
 // putCopy puts a copy of the index into the store, and returns its sequence, which is at least the
@@ -109,10 +118,7 @@ func ReplaceCopies(ctx context.Context, idx *sqliteindex.Index, s store.Store, k
 	if err != nil {
 		return 0, err
 	}
-	sequence := now.UnixMilli()
-	for n := range stored {
-		sequence = max(sequence, n+1)
-	}
+	sequence := nextCopy(stored, now)
 	if _, err = putCopy(ctx, idx, s, keys, sequence, now, sqliteindex.CopySound); err != nil {
 		return 0, err
 	}

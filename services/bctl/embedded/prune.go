@@ -23,18 +23,11 @@ const recordWithin = 10 * time.Second
 // which packs are deleted, and before they are. Another copy, at the end, lacks what the first
 // still has of them.
 func Prune(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, lockDir string, o prune.Options) (r prune.Summary, err error) {
-	path := filepath.Join(lockDir, "prune.lock")
-	unlock, err := lockFile(path)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return r, fmt.Errorf("%w (it holds %s)", prune.ErrBusy, path)
-	}
+	unlock, err := lockPrune(ctx, idx, lockDir)
 	if err != nil {
 		return r, err
 	}
 	defer unlock()
-	if err := endTerm(ctx, idx); err != nil {
-		return r, err
-	}
 	copied := func(ctx context.Context) error { return copyNow(ctx, idx, o.Store, keys) }
 	o.Index, o.BeforeDelete = idx, copied
 	if r, err = prune.Run(ctx, o); err != nil {
@@ -49,6 +42,24 @@ func Prune(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, lockD
 		err = copied(ctx)
 	}
 	return r, err
+}
+
+// lockPrune keeps other processes from pruning until unlock is called. It fails with prune.ErrBusy
+// while one does.
+func lockPrune(ctx context.Context, idx *sqliteindex.Index, lockDir string) (unlock func(), err error) {
+	path := filepath.Join(lockDir, "prune.lock")
+	unlock, err = lockFile(path)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, fmt.Errorf("%w (it holds %s)", prune.ErrBusy, path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := endTerm(ctx, idx); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
 }
 
 // endTerm ends the term of a process that was killed. Without the lock, which this process has, no

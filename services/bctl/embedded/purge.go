@@ -2,10 +2,7 @@ package embedded
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/bctl/bctl/internal/index"
@@ -49,18 +46,11 @@ type PurgeProof struct {
 //
 // No other process may write to the index meanwhile.
 func Purge(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
-	path := filepath.Join(o.LockDir, "prune.lock")
-	unlock, err := lockFile(path)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return proof, fmt.Errorf("%w (it holds %s)", prune.ErrBusy, path)
-	}
+	unlock, err := lockPrune(ctx, o.Index, o.LockDir)
 	if err != nil {
 		return proof, err
 	}
 	defer unlock()
-	if err := endTerm(ctx, o.Index); err != nil {
-		return proof, err
-	}
 	copied := func(ctx context.Context) error { return copyNow(ctx, o.Index, o.Store, o.Keys) }
 	o.step("copying the index")
 	if err := copied(ctx); err != nil {
@@ -72,8 +62,8 @@ func Purge(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
 		return proof, err
 	}
 	proof.Amended = a.amended
-	o.ID, o.Options.Index, o.BeforeDelete = o.Purge.ID, o.Index, copied
-	if proof.Purged, err = prune.Purge(ctx, o.PurgeOptions); err != nil || proof.Left > 0 {
+	o.ID, o.BeforeDelete = o.Purge.ID, copied
+	if proof.Purged, err = prune.Purge(ctx, o.Index, o.PurgeOptions); err != nil || proof.Left > 0 {
 		return proof, err
 	}
 	if err := (&proving{&a, &o}).prove(ctx, &proof); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -108,7 +107,7 @@ func (r *journalProof) record(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		has = has || isBelow(problem.Path, r.o.Purge.Path)
+		has = has || backup.IsAtOrBelow(problem.Path, r.o.Purge.Path)
 	}
 	r.count(has)
 	return nil
@@ -138,7 +137,7 @@ func (r *journalProof) part(ctx context.Context, part int) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		has = has || isBelow(c.Path, r.o.Purge.Path)
+		has = has || backup.IsAtOrBelow(c.Path, r.o.Purge.Path)
 		if c.Ended || c.Path != dir {
 			continue
 		}
@@ -164,10 +163,4 @@ func (r *journalProof) listing(ctx context.Context, path string, key backup.Page
 		return nil, err
 	}
 	return found[0], nil
-}
-
-// isBelow reports whether path is of or something below it.
-func isBelow(path, of string) bool {
-	rest, ok := strings.CutPrefix(path, of)
-	return ok && (rest == "" || rest[0] == '/')
 }

@@ -132,7 +132,9 @@ func TestPausedCommitterSendsAfterAll(t *testing.T) {
 // Work that waits for a worker is in its queue, and remains assigned.
 func TestQueuedWorkIsNoStray(t *testing.T) {
 	f := newFixture(t)
-	f.queue()
+	conn, _ := f.queue()
+	// Otherwise the keeper would find no streams, and end all leases for that reason.
+	value(conn.EnsureStreams(f.ctx, []string{backup.DefaultSite}))(f)
 	f.begin()
 	s, _ := f.start(f.idx, Options{})
 	f.until(func() bool { return s.leading() && len(f.inHand()) == 1 })

@@ -84,7 +84,7 @@ func TestLostPackIsNotReliedOn(t *testing.T) {
 			if f.store.putsSoFar() == before || f.reader.LostPacks() != 1 {
 				t.Errorf("%d packs stored, %d known to be lost", f.store.putsSoFar()-before, f.reader.LostPacks())
 			}
-			if said := strings.Count(log.String(), "does not have a pack"); said != 1 {
+			if said := strings.Count(log.String(), "a pack is missing or damaged"); said != 1 {
 				t.Errorf("the loss of 1 pack was reported %d times:\n%s", said, log.String())
 			}
 			scrape := httptest.NewRecorder()
