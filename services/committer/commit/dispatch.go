@@ -104,7 +104,8 @@ func (s *Service) dispatch(ctx context.Context) error {
 	}
 }
 
-// handOutTasks reports whether there may be more.
+// handOutTasks claims open walk tasks, and sends them to walkers. more reports whether there may be
+// more open tasks.
 func (s *Service) handOutTasks(ctx context.Context, claim index.Claim) (more bool, err error) {
 	tasks, err := s.Index.ClaimTasks(ctx, claim)
 	if err != nil {
@@ -118,6 +119,7 @@ func (s *Service) handOutTasks(ctx context.Context, claim index.Claim) (more boo
 	})
 }
 
+// handOutBatches is handOutTasks for read batches and readers.
 func (s *Service) handOutBatches(ctx context.Context, claim index.Claim) (more bool, err error) {
 	batches, err := s.Index.ClaimBatches(ctx, claim)
 	if err != nil {

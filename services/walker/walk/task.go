@@ -164,8 +164,9 @@ func (s *Service) isBlind(task *backup.WalkTask, looks int) bool {
 	return looks >= childLooks && task.Attempt >= childAttempts
 }
 
-// open opens the tree of a job. If the job names source snapshots, open chooses one and sets
-// job.Source to it.
+// open opens the tree of a job through the task's source, which passes each call on to the real
+// source, and notes when it is answered (package stall). If the job names source snapshots, open
+// chooses one and sets job.Source to it.
 func (s *Service) open(ctx context.Context, t *inFlight, job *backup.Job) (tree source.Tree, err error) {
 	src := t.work.Source(s.source)
 	if job.Snapshots == "" {
