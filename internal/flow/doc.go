@@ -53,7 +53,8 @@
 //	                           → answer.go: answer
 //	services/committer/commit  receives these results in the same way, PackStored first
 //	internal/index/entindex    registers the pack, settles the batch, and puts the page's row
-//	                           → packs.go: registerPacks; apply.go: judgeBatch; write.go: writePages
+//	                           → packs.go: registerPacks; apply.go: judgeBatch
+//	                           → write.go: writePages
 //	services/committer/commit  writes the segment to the store when all work is settled
 //	                           → finish.go: finish, commit, writeSegment
 //	                           → internal/journal/segment.go: WriteSegment

@@ -133,8 +133,9 @@ func (s *Service) handOutBatches(ctx context.Context, claim index.Claim) (more b
 // traces begins the span of a piece of work.
 type traces[T any] func(context.Context, *T) (context.Context, *telemetry.Span)
 
-// handOut publishes claimed work, several messages at a time. It fails the snapshot of work that
-// was tried too often, and gives back what could not be published.
+// handOut publishes claimed work, several messages at a time. Walkers and readers receive it
+// (flow.ConsumeWalk, flow.ConsumeRead). It fails the snapshot of work that was tried too often, and
+// gives back what could not be published.
 func handOut[T any](ctx context.Context, s *Service, what string, hop flow.Hop[T], work []T, traced traces[T], held func(*T) (index.Held, int32)) error {
 	var all errgroup.Group
 	all.SetLimit(publishAtOnce)
@@ -162,7 +163,7 @@ func handOut[T any](ctx context.Context, s *Service, what string, hop flow.Hop[T
 		}
 		return s.takeBack(ctx, left, err)
 	}
-	_, kind, _ := strings.Cut(what, " ")
+	_, kind, _ := strings.Cut(what, " ") // "task" or "batch"
 	s.opts.Metrics.HandedOut(kind, len(work))
 	return nil
 }

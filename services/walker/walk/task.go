@@ -106,7 +106,8 @@ func (s *Service) retrying(task *backup.WalkTask, err error) {
 		"attempt", task.Attempt, "error", err)
 }
 
-// walk makes one attempt at a task and sends the result.
+// walk makes one attempt at a task: it walks down from the task's directories (slice.walk), visits
+// each directory (visitor.visit), and sends the result (findings.finish).
 func (s *Service) walk(ctx context.Context, t *inFlight) error {
 	if s.stopping.Load() {
 		return errStopped

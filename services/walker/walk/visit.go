@@ -35,7 +35,7 @@ type visit struct {
 	path  string
 	dir   source.Directory
 	self  backup.Entry
-	marks []index.PageMark
+	marks []index.PageMark // of the directory's pages in the last snapshot
 
 	counts   backup.Counts
 	problems []backup.Problem
