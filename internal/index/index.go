@@ -1,6 +1,7 @@
 // Package index is the port to the snapshot index: filers, shards, snapshots, open work, pages,
-// packs and chunk locations. pgindex keeps it in Postgres, sqliteindex in a SQLite file. Most of both
-// is in entindex, which implements the methods declared here. Both pass the suite in indextest.
+// packs and chunk locations. pgindex keeps it in Postgres, sqliteindex in a SQLite file. Most of
+// both is in entindex, which implements the methods declared here. Both pass the suite in
+// indextest.
 //
 // # Page versions
 //

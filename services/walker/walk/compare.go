@@ -37,9 +37,9 @@ func (w *visit) comparePages() {
 	}
 }
 
-// comparePage keeps the page, to be sent, unless its fingerprint equals the last snapshot's. Nothing
-// is sent of an equal page: the row that the index has of it is valid in this snapshot, too (package
-// index, page versions). A page that the next snapshot must look at again is always kept.
+// comparePage keeps the page, to be sent, unless its fingerprint equals the last snapshot's.
+// Nothing is sent of an equal page: the row that the index has of it is valid in this snapshot, too
+// (package index, page versions). A page that the next snapshot must look at again is always kept.
 func (w *visit) comparePage(p page) {
 	p.fingerprint = w.fingerprint.Of(w.slice.task.Job.Compare, p.self, p.entries, p.next)
 	flagged := isProvisional(&p)
