@@ -14,21 +14,54 @@
 //	committer ── Roster ────────► operator            bctl.v1.roster (not stored)
 //	workers ◄─── Drain ────────── operator            bctl.v1.drain.<instance> (not stored)
 //
-// To follow one file through a backup:
+// To follow one file through a backup, read the functions behind the arrows, in order:
 //
-//	services/bctl/cli          parses bctl backup (backup.go); on one machine, begins the snapshot
-//	                           and runs the services (backUpHere, services/bctl/embedded); in a
-//	                           fleet, begins the snapshot and follows it (backUpInFleet)
-//	internal/index/entindex    begins the snapshot with its first task (BeginSnapshot)
-//	services/committer/commit  sends tasks and batches (dispatch.go)
-//	services/walker/walk       lists the file, and cuts its directory into pages; sends nothing of
-//	                           unchanged pages, whose rows stay valid (package index)
-//	internal/listing           in a changed page, finds the files to be read (TakeOver)
-//	services/reader/read       reads the file, and stores its new chunks in packs
-//	services/committer/commit  checks results (admit.go), and applies them (apply.go)
-//	internal/index/entindex    writes the rows in one transaction (Apply)
-//	services/committer/commit  writes the segment, commits (finish.go), and writes the commit record
-//	                           (record.go)
+//	services/bctl/cli          parses bctl backup. On one machine, the command does all the work
+//	                           → backup.go: run; backup_here.go: backUpHere, backUpOne
+//	                           In a fleet, it begins the snapshot and follows it (backUpInFleet)
+//	services/bctl/embedded     begins the snapshot, and runs the services of a fleet in this process
+//	                           → embedded.go: Backup, runServices
+//	internal/index/entindex    inserts the snapshot and its first walk task
+//	                           → snapshots.go: insertSnapshot
+//	services/committer/commit  claims the task, and sends it to a walker
+//	                           → dispatch.go: handOutTasks
+//	services/walker/walk       lists the file's directory
+//	                           → task.go: walk; visit.go: visit; list.go: list
+//	                           cuts it into pages, and compares their fingerprints with the last
+//	                           snapshot's. It sends nothing of equal pages, whose rows stay valid
+//	                           (package index)
+//	                           → compare.go: comparePages, comparePage
+//	internal/listing           in a page that differs, flags the changed files as Wanted
+//	                           → compare.go: TakeOver
+//	services/walker/walk       adds the page to a batch, and sends the result of the task
+//	                           → findings.go: addToBatch, send
+//	services/committer/commit  receives the result, and passes it to the index
+//	                           → admit.go: receive; apply.go: apply
+//	internal/index/entindex    settles the task and inserts the batch, in one transaction
+//	                           → apply.go: run, judgeSlice; write.go: announce
+//	services/committer/commit  claims the batch, and sends it to a reader
+//	                           → dispatch.go: handOutBatches
+//	services/reader/read       opens and reads the file
+//	                           → batch.go: attempt; file.go: readFile, content
+//	                           cuts it into chunks, names them, and collects them in a buffer
+//	                           → split.go: extent; buffer.go: addChunk
+//	                           compresses the chunks that are not stored yet
+//	                           → store.go: dedup, storeFrame
+//	                           seals them into a pack, and puts the pack into the store
+//	                           → packer.go: add, put; internal/pack/writer.go: Add
+//	                           reports the batch when its packs are durable
+//	                           → answer.go: answer
+//	services/committer/commit  receives these results in the same way, PackStored first
+//	internal/index/entindex    registers the pack, settles the batch, and puts the page's row
+//	                           → packs.go: registerPacks; apply.go: judgeBatch
+//	                           → write.go: writePages
+//	services/committer/commit  writes the segment to the store when all work is settled
+//	                           → finish.go: finish, commit, writeSegment
+//	                           → internal/journal/segment.go: WriteSegment
+//	internal/index/entindex    makes the snapshot visible: the commit point
+//	                           → snapshots.go: Commit
+//	services/committer/commit  writes the commit record to the store
+//	                           → record.go: writeRecord
 //
 // internal/restore and internal/fetch take the way back. I1 to I19 are the invariants in
 // docs/invariants.md.

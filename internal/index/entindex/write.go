@@ -74,7 +74,7 @@ func (a *application) writePages(ctx context.Context) error {
 	slices.Reverse(w.pages)
 	slices.SortStableFunc(w.pages, func(a, b PageRow) int { return comparePageIDs(a.id(), b.id()) })
 	w.pages = slices.CompactFunc(w.pages, func(a, b PageRow) bool { return a.id() == b.id() })
-	pages, err := a.tx.store(ctx, w.pages)
+	pages, err := a.tx.preparePages(ctx, w.pages)
 	if err != nil || len(pages) == 0 {
 		return err
 	}

@@ -20,7 +20,7 @@
 //
 // Back up
 //
-//	backup.go, backup_path.go, stdin.go, embedded.go, fleet.go, dry_run.go, report.go,
+//	backup.go, backup_path.go, backup_here.go, backup_fleet.go, stdin.go, dry_run.go, report.go,
 //	unmatched.go, own.go, idmap.go
 //
 // Restore and browse

@@ -55,7 +55,7 @@ func (s *Service) finish(ctx context.Context, id backup.SnapshotID) error {
 	if err != nil || snap.State != backup.Running || !snap.Complete() {
 		return err
 	}
-	last, err := s.Index.Journal(ctx, snap.Shard.ID)
+	last, err := s.Index.LastCommits(ctx, snap.Shard.ID)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (s *Service) finish(ctx context.Context, id backup.SnapshotID) error {
 }
 
 // commit writes the segment of a snapshot and commits it, unless another committer does.
-func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index.ShardJournal) (err error) {
+func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index.LastCommits) (err error) {
 	id := snap.ID
 	mine, err := s.Index.ClaimCommit(ctx, id, s.holder, s.times.lease)
 	if err != nil || !mine {
@@ -136,7 +136,7 @@ const (
 // Guard returns the reason why a snapshot looks as if an export was not mounted, or emptied by
 // mistake (I11, I13); empty if it does not. It compares with the last good snapshot of the shard,
 // no matter which snapshot this one is based on.
-func Guard(snap *backup.Snapshot, last *index.ShardJournal) string {
+func Guard(snap *backup.Snapshot, last *index.LastCommits) string {
 	now, first := &snap.Counts, last.Good == 0
 	switch {
 	case snap.AllowShrink:
@@ -159,7 +159,7 @@ const minCheckpointBytes = 1 << 20
 // writeSegment writes the snapshot's changes of the index to the store, so that the store alone is
 // sufficient (I7). The first segment of a shard has all of its pages, and so has a further one
 // whenever the segments since then have become larger than it.
-func (s *Service) writeSegment(ctx context.Context, snap *backup.Snapshot, last *index.ShardJournal) (journal.Segment, error) {
+func (s *Service) writeSegment(ctx context.Context, snap *backup.Snapshot, last *index.LastCommits) (journal.Segment, error) {
 	put := func(name string, data []byte) error { return s.Store.Put(ctx, name, data) }
 	changes := s.Index.Changes(ctx, snap.ID)
 	if snap.Base == 0 {

@@ -71,10 +71,11 @@ type findings struct {
 	check func(context.Context) error
 
 	mu        sync.Mutex
-	part      *backup.SliceWalked
+	part      *backup.SliceWalked // the message to be sent next
 	partBytes int
-	total     int
+	total     int // bytes of all parts
 
+	// The read batch to be added to part next, and its size.
 	batch                    []backup.PageVersion
 	batchFiles, batchListing int
 	batchContent             int64

@@ -106,7 +106,8 @@ func (s *Service) retrying(task *backup.WalkTask, err error) {
 		"attempt", task.Attempt, "error", err)
 }
 
-// walk makes one attempt at a task and sends the result.
+// walk makes one attempt at a task: it walks down from the task's directories (slice.walk), visits
+// each directory (visitor.visit), and sends the result (findings.finish).
 func (s *Service) walk(ctx context.Context, t *inFlight) error {
 	if s.stopping.Load() {
 		return errStopped
@@ -164,8 +165,9 @@ func (s *Service) isBlind(task *backup.WalkTask, looks int) bool {
 	return looks >= childLooks && task.Attempt >= childAttempts
 }
 
-// open opens the tree of a job. If the job names source snapshots, open chooses one and sets
-// job.Source to it.
+// open opens the tree of a job through the task's source, which passes each call on to the real
+// source, and notes when it is answered (package stall). If the job names source snapshots, open
+// chooses one and sets job.Source to it.
 func (s *Service) open(ctx context.Context, t *inFlight, job *backup.Job) (tree source.Tree, err error) {
 	src := t.work.Source(s.source)
 	if job.Snapshots == "" {

@@ -35,7 +35,7 @@ type visit struct {
 	path  string
 	dir   source.Directory
 	self  backup.Entry
-	marks []index.PageMark
+	marks []index.PageMark // of the directory's pages in the last snapshot
 
 	counts   backup.Counts
 	problems []backup.Problem
@@ -53,8 +53,10 @@ type visit struct {
 	latency  time.Duration // mean time of a stat
 }
 
-// visit lists one directory, compares its pages with the last snapshot, and adds the differences to
-// the findings. It returns the subdirectories to walk.
+// visit lists one directory (look), compares the fingerprints of its pages with the last snapshot's
+// (comparePages), fetches the old entries of the pages that differ (fetchOld), compares entry by
+// entry, and adds the differences to the findings (addDifferences). The other steps treat what is
+// unreadable, not mounted, or too large for memory. It returns the subdirectories to walk.
 func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirectories []string, entries int, err error) {
 	marks, err := s.marks.of(ctx, path)
 	if err != nil {
@@ -81,7 +83,7 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 		return subdirectories, w.total, err
 	}
 	unchanged := w.counts.FilesUnchanged
-	w.cut()
+	w.comparePages()
 	gone := w.endedKeys()
 	old, err := w.fetchOld(ctx, gone)
 	if err != nil {
@@ -93,7 +95,7 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 	}
 	if kept { // the entries have changed
 		w.pages, w.keys, w.counts.FilesUnchanged = w.pages[:0], w.keys[:0], unchanged
-		w.cut()
+		w.comparePages()
 		gone = w.endedKeys()
 		if old, err = w.fetchOld(ctx, gone); err != nil {
 			return nil, 0, err

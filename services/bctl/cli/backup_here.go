@@ -20,7 +20,7 @@ import (
 
 func sourceURL(path string) string { return posix.URL(path) }
 
-// parts returns the components for backups in this process.
+// parts returns what the services in this process use (package embedded).
 func (a *app) parts(r *repository) (embedded.Options, error) {
 	key, err := r.object.ReadWorkerKey(a.cfg.WorkerKey)
 	if err != nil {
@@ -156,7 +156,8 @@ func lastChange(ctx context.Context, idx *sqliteindex.Index) (at time.Time, err 
 	return at, err
 }
 
-// backUpOne backs up one shard.
+// backUpOne backs up one shard with the services of a fleet, which run in this process (package
+// embedded).
 func (c *backupCommand) backUpOne(ctx context.Context, o embedded.Options, t *target) (backup.Snapshot, error) {
 	before, err := o.Index.Snapshots(ctx, index.SnapshotFilter{
 		Filer: t.filer, Shard: t.shard.Name, States: []backup.State{backup.Committed}, Limit: 1,
