@@ -59,7 +59,11 @@ func (s *Service) finish(ctx context.Context, id backup.SnapshotID) error {
 	if err != nil {
 		return err
 	}
-	if why := Guard(&snap, &last); why != "" {
+	why := Guard(&snap, &last)
+	if why == "" && !s.opts.Alone {
+		why = guardFirst(&snap, &last)
+	}
+	if why != "" {
 		flags := "--allow-shrink"
 		if snap.NewRoot {
 			flags += " --new-root"
@@ -151,6 +155,17 @@ func Guard(snap *backup.Snapshot, last *index.LastCommits) string {
 		return fmt.Sprintf("the shard has far fewer bytes than its last good snapshot: %d, after %d in number %d", now.Bytes, last.Bytes, last.Good)
 	}
 	return ""
+}
+
+// guardFirst returns the reason why the first good snapshot of a shard looks as if its filer was not
+// mounted; empty if it does not. On one machine the directory is the user's own, and bctl backup
+// prints a note instead.
+func guardFirst(snap *backup.Snapshot, last *index.LastCommits) string {
+	now := &snap.Counts
+	if last.Good > 0 || snap.AllowShrink || now.Files > 0 || now.Directories > 1 {
+		return ""
+	}
+	return "the shard is empty, and it has no earlier good snapshot: is the filer mounted where the walkers run?"
 }
 
 // minCheckpointBytes is the minimum size of the segments that a checkpoint replaces.
