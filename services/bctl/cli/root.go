@@ -191,6 +191,7 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 	root.SetHelpCommand(help)
 	root.AddCommand(newSnapshots(a))
 	addAliases(root)
+	selectOnce(root)
 	return root
 }
 
