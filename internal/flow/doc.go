@@ -38,15 +38,14 @@
 //	                           → admit.go: receive; apply.go: apply
 //	internal/index/entindex    settles the task and inserts the batch, in one transaction
 //	                           → apply.go: run, judgeSlice; write.go: announce
-//	services/committer/commit  claims the batch, and sends it to a reader
-//	                           → dispatch.go: handOutBatches
+//	services/committer/commit  claims the batch, and sends it to a reader (handOutBatches)
 //	services/reader/read       opens and reads the file, through internal/source/posix
 //	                           → batch.go: attempt; page.go: read; file.go: readFile, content
 //	                           cuts it into about ten chunks, names them, and collects them in a
 //	                           buffer. More than four chunks get a list chunk, which names them
 //	                           → split.go: extent, finish; buffer.go: addChunk
 //	                           compresses the chunks that are not stored yet
-//	                           → store.go: dedup, storeFrame
+//	                           → store.go: storeBuffer, storeFrame
 //	                           seals them into a pack. When nothing is left to read, puts the pack
 //	                           into the store (internal/store/dirstore, s3store), full or not
 //	                           → packer.go: add, flush, put; internal/pack/writer.go: Add
@@ -57,11 +56,10 @@
 //	                           → packs.go: registerPacks; apply.go: judgeBatch
 //	                           → write.go: writePages
 //	services/committer/commit  writes the segment to the store when all work is settled
-//	                           → finish.go: finish, commit, writeSegment
+//	                           → finish.go: finish, commit
 //	internal/index/entindex    makes the snapshot visible: the commit point
 //	                           → snapshots.go: Commit
-//	services/committer/commit  writes the commit record to the store
-//	                           → record.go: writeRecord
+//	services/committer/commit  writes the commit record to the store (record.go)
 //
 // The way back, bctl restore SNAPSHOT:FILE, needs no services:
 //
