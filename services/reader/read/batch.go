@@ -111,8 +111,8 @@ func (s *Service) retrying(b *batch, err error) {
 		"attempt", b.msg.Attempt, "error", err)
 }
 
-// attempt makes one attempt at a batch: it reads the files, waits until the store workers have put
-// the new chunks into packs, and answers.
+// attempt makes one attempt at a batch: it reads the files (batch.read), waits until the store
+// workers have put the new chunks into packs, and answers (batch.answer).
 func (s *Service) attempt(ctx, work context.Context, b *batch) error {
 	if err := s.reading.Take(ctx, b.filer()); err != nil {
 		return err

@@ -108,7 +108,8 @@ func newPacker(svc *Service, sealer *seal.Sealer) *packer {
 	}
 }
 
-// add seals a frame into the snapshot's open pack, and returns by how many bytes the pack grew. It
+// add seals a frame into the snapshot's open pack, and returns by how many bytes the pack grew. A
+// pack that is full is passed on to be uploaded; flush does that for one that gets no more. add
 // blocks while the maximum number of packs is being uploaded.
 func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Frame) (ref *packRef, grewBytes int, err error) {
 	p.mu.Lock()

@@ -73,6 +73,7 @@ func (t *inFlight) leave()                          { t.work.Leave(t.svc.directo
 // errStopped means that the walker was stopped before it had walked anything.
 var errStopped = errors.New("the walker stops")
 
+// handle makes an attempt at a task, which Run has received, and ends its delivery.
 func (s *Service) handle(ctx context.Context, t *inFlight) {
 	defer t.end()
 	started := time.Now()
