@@ -188,7 +188,7 @@ func (p *pass) findWanted(ctx context.Context) error {
 			held = held || slices.ContainsFunc(holds, func(h index.Hold) bool {
 				return h.Path == "" && (h.Snapshot == s.ID || h.Shard == s.Shard.ID)
 			})
-			of[s.Shard.ID] = append(of[s.Shard.ID], retention.Snapshot{ID: s.ID, Time: s.Started, Tags: s.Tags, Good: s.Bad == "", Held: held})
+			of[s.Shard.ID] = append(of[s.Shard.ID], retention.Snapshot{ID: s.ID, Time: s.Started, Tags: s.Tags, Good: s.Bad == "", Bad: s.Bad != "", Held: held})
 		}
 	}
 	for i := range shards {
