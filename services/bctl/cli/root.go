@@ -329,9 +329,10 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// emptyNames refuses an empty filer, shard or path: without a name, the command would apply to all.
+// emptyNames refuses an empty filer, shard, path or tag: without a name, the command would apply to
+// all, and no command could select an empty tag.
 func emptyNames(cmd *cobra.Command) error {
-	for _, name := range []string{"filer", "shard", "path"} {
+	for _, name := range []string{"filer", "shard", "path", "tag"} {
 		f := cmd.Flags().Lookup(name)
 		if f == nil || !f.Changed {
 			continue
