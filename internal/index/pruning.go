@@ -63,7 +63,7 @@ type Hold struct {
 	Shard    backup.ShardID    // zero: only Snapshot
 	Path     string            // within Shard, as of backup.CheckPath; empty: all snapshots of Shard
 	Reason   string
-	By       string // as bctl was told
+	By       string // user@host, not verified
 	Login    string // the user of the database, by certificate if there is one; empty in SQLite
 	Since    time.Time
 }

@@ -89,7 +89,7 @@ func newBackup(a *app) *cobra.Command {
 	flags := cmd.Flags()
 	c.exclusions.flags(cmd, "PATH")
 	flags.BoolVar(&c.allowShrink, "allow-shrink", false, "commit even if the tree has far fewer files than last time")
-	flags.BoolVar(&c.newRoot, "new-root", false, "accept another tree as the shard's from now on, for instance a file\nsystem that was restored or migrated")
+	flags.BoolVar(&c.newRoot, "new-root", false, "accept another tree as the shard's from now on, for instance a file system that was restored or migrated")
 	flags.BoolVar(&c.reread, "reread", false, "on one machine: read every file again, whether it has changed or not")
 	flags.StringArrayVar(&c.tags, "tag", nil, "give the snapshot a `TAG` (may be repeated)")
 	flags.StringVar(&c.list.file, "files-from", "", "back up only the paths listed in `FILE` (-: stdin), one per line, relative to PATH; needs exactly one PATH")

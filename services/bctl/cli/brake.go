@@ -72,10 +72,10 @@ alone can then neither confirm a large deletion nor loosen the brake.`,
 		},
 	}
 	flags := cmd.Flags()
-	percentFlag(flags, &given.Snapshots, "snapshots", "stop a run that would forget more than this `SHARE` of a shard's good snapshots")
-	numberFlag(flags, &given.MinSnapshots, "min-snapshots", 10, 1, 1_000_000, "and at least this `NUMBER` of them")
-	percentFlag(flags, &given.Bytes, "bytes", "stop a run that would delete more than this `SHARE` of the stored bytes within a day")
-	sizeFlag(flags, &given.MinBytes, "min-bytes", "and at least this `SIZE`")
+	percentFlag(flags, &given.Snapshots, "snapshots", "stop a run that would forget more than this `SHARE` of a shard's good snapshots (default 50%)")
+	numberFlag(flags, &given.MinSnapshots, "min-snapshots", 10, 1, 1_000_000, "never stop a run that would forget fewer than this `NUMBER`")
+	percentFlag(flags, &given.Bytes, "bytes", "stop a run that would delete more than this `SHARE` of the stored bytes within a day (default 30%)")
+	sizeFlag(flags, &given.MinBytes, "min-bytes", "never stop a run that would delete less than this `SIZE` (default 1GiB)")
 	numberFlag(flags, &given.Operators, "operators", 1, 1, 10, "this `NUMBER` of operators must confirm")
 	return cmd
 }

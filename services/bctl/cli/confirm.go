@@ -20,13 +20,13 @@ func newConfirm(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "confirm ID",
 		Short: "Confirm a large deletion that the brake has stopped",
-		Long: `Confirms a deletion that the brake has stopped, by the number that
-bctl confirm ls shows. The policy or the pruner then goes on within a minute;
-bctl forget and bctl prune go on when they are run again. If much more would be
-deleted by then, the brake stops it again.
+		Long: `Confirms a deletion that the brake has stopped. ID is its number, which bctl
+confirm ls shows. A policy or a pruner then continues within a minute. Run bctl
+forget or bctl prune again yourself. If much more would be deleted by then, the
+brake stops it again.
 
-With --reject, the deletion remains stopped, and no warning reminds of it. It
-can be confirmed later.
+With --reject, the deletion remains stopped, and warnings no longer report it.
+You can confirm it later.
 
 bctl brake shows how many operators must confirm.`,
 		Example: `  bctl confirm ls

@@ -182,11 +182,16 @@ func (p *doctorPrinter) name(o *doctor.Outcome) string {
 }
 
 func (p *doctorPrinter) line(status doctor.Status, name string, r doctor.Finding) {
-	text := fmt.Sprintf("  %-10s  %s: %s", statusWords[status], name, r.Seen)
+	text := name + ": " + r.Seen
 	if r.Advice != "" {
 		text += " -> " + r.Advice
 	}
-	p.println(text)
+	head := fmt.Sprintf("  %-10s  ", statusWords[status])
+	width := p.app.width()
+	for _, line := range flowed(strings.Split(display(text), " "), " ", "", max(width-len(head), min(width, 1))) {
+		p.println(head + line)
+		head = strings.Repeat(" ", len(head))
+	}
 }
 
 func (p *doctorPrinter) println(text string) {

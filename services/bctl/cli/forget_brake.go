@@ -26,7 +26,7 @@ func (c *forgetCommand) brake(ctx context.Context, i index.Index, shard *index.S
 	if c.dryRun {
 		brake, err := i.Brake(ctx)
 		if err == nil && brake.Exceeds(d) {
-			c.app.note("to forget %s of %s needs a confirmation", found.what(), found.where())
+			c.app.note("forgetting %s of %s needs a confirmation (bctl brake shows the limits)", found.what(), found.where())
 		}
 		return nil, err
 	}

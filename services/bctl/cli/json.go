@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"time"
 	"unicode/utf8"
 
@@ -17,12 +18,13 @@ func (a *app) print(v any) error {
 	return e.Encode(v)
 }
 
-// result prints the result of a command: with --json an object, otherwise text.
+// result prints the result of a command: with --json an object, otherwise text, whose lines fit the
+// terminal.
 func (a *app) result(object any, format string, args ...any) error {
 	if a.json {
 		return a.print(object)
 	}
-	_, err := fmt.Fprintf(a.out, format, args...)
+	_, err := io.WriteString(a.out, fitted(fmt.Sprintf(format, args...), a.width()))
 	return err
 }
 

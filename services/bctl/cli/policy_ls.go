@@ -15,7 +15,7 @@ func newPolicyLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List policies",
-		Long: `Lists policies, how many filers and shards each holds for, and how many of the
+		Long: `Lists policies, how many filers and shards each applies to, and how many of the
 shards are overdue: past their deadlines without a good snapshot.`,
 		Example: `  bctl policy ls
   bctl policy ls --json`,
