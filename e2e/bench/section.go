@@ -27,7 +27,7 @@ func sections() []section {
 	return []section{
 		{"trees", "bctl beside its peers", measureTrees},
 		{"startup", "how long a command takes that does little", measureStartup},
-		{"calls", "system calls and allocations of a file", measureCalls},
+		{"calls", "system calls and allocations per file", measureCalls},
 		{"cache", "what is left of the page cache", measureCache},
 		{"codecs", "compression", measureCodecs},
 		{"slowstat", "a filer whose answers take time", measureSlowStat},

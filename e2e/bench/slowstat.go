@@ -157,7 +157,7 @@ func (b *bench) onSlowFiler(ctx context.Context, t *tool, behind string, latency
 func writeSlow(c *chapter, all []slow, s shape) {
 	c.say("%d files of about 1 kB in %d directories, through slowfs, which takes as long as the row says for each LOOKUP, GETATTR, OPEN, READ and page of a directory. \"least\" is stats × latency / requests at once: what cannot be beaten with so many at once.",
 		s.files, s.directories)
-	rows := [][]string{{"tool", "latency", "step", "s", "stats", "stats a file", "pages listed", "most at once", "least s"}}
+	rows := [][]string{{"tool", "latency", "step", "s", "stats", "stats per file", "pages listed", "most at once", "least s"}}
 	at := map[string]slow{}
 	lines := map[string]*plot.Series{}
 	var names []string
