@@ -151,7 +151,7 @@ func incomplete(proof *embedded.PurgeProof) error {
 	if n := proof.Rows + int64(proof.Journal); n > 0 {
 		left = append(left, fmt.Sprintf("%s with the name, in the index or its journal", counted(int(n), "row or object")))
 	}
-	return errors.New("the purge is not complete: there are " + strings.Join(left, ", and ") + ". Remove the cause, and go on with bctl purge --resume")
+	return errors.New("the purge is not complete; it has left " + strings.Join(left, ", and ") + ". Remove the cause, and then run bctl purge --resume")
 }
 
 func (c *purgeCommand) noteCopies(proof *embedded.PurgeProof) {
