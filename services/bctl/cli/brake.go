@@ -16,9 +16,10 @@ func newBrake(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "brake",
 		Short: "Show or change what may be deleted without a confirmation",
-		Long: `Shows the settings of the brake. It stops a run of a policy, bctl forget, the
-pruner or bctl prune that would delete more than a share of a shard's good
-snapshots or of the stored bytes, until operators confirm it (bctl confirm).`,
+		Long: `Shows the settings of the brake. It stops policies, bctl forget, the pruner and
+bctl prune before they delete more than a share of a shard's good snapshots, or
+of the stored bytes. They continue after operators have confirmed the deletion
+(bctl confirm).`,
 		Example: "  bctl brake\n  bctl brake set --bytes 10%",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -55,8 +55,8 @@ func problemJSON(p backup.Problem) errorJSON {
 	return errorJSON{Type: "error", Path: p.Path, Raw: rawBase64(p.Path), Op: p.Op, Error: p.Err}
 }
 
-// printChange prints what a backup of a shard found, or what a restore did or would do, at one
-// path.
+// printChange prints a change at one path: one that the backup of a shard found, or one that a
+// restore made or would make.
 func (a *app) printChange(action, shard, path string, sizeBytes int64) {
 	if !a.json {
 		fmt.Fprintf(a.out, "%-12s%s\n", action, display(path))
