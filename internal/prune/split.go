@@ -24,7 +24,8 @@ import (
 const leastSplit = 8
 
 // chooseSplits chooses the objects to split: those for which storing a part twice until their locks
-// end costs less than locking the other part for longer. The unit of the costs is a byte for a nanosecond.
+// end costs less than locking the other part for longer. The unit of the costs is a byte for a
+// nanosecond.
 func (p *pass) chooseSplits() {
 	type cost struct {
 		bytes, long int64

@@ -43,3 +43,20 @@ func TestTextsFitTheTerminal(t *testing.T) {
 		}
 	}
 }
+
+// Equal lines of queued work are counted, and lines of workers are not.
+func TestQueuedWorkIsCounted(t *testing.T) {
+	queued, working := "3f2a0000  read  (queued)  0:02  waits", "3f2a0000  read  r1  0:02  ."
+	for _, test := range []struct {
+		lines []string
+		want  string
+	}{
+		{nil, ""},
+		{[]string{"HEAD", queued, queued}, "HEAD|" + queued + "|" + queued},
+		{[]string{"HEAD", working, working, working, queued, queued, queued, queued}, "HEAD|" + working + "|" + working + "|" + working + "|" + queued + "|… and 3 more like this"},
+	} {
+		if got := strings.Join(withoutRepetitions(test.lines), "|"); got != test.want {
+			t.Errorf("%q, want %q", got, test.want)
+		}
+	}
+}

@@ -298,7 +298,7 @@ func (c *restoreCommand) summaryText(s *backup.Snapshot, sum *restore.Summary, e
 		case sum.Problems:
 			b.WriteString(", recorded when the snapshot was taken; another snapshot may have more")
 		case 0:
-			b.WriteString(": not everything was restored")
+			b.WriteString(": not everything was restored (docs/restore.md explains the errors)")
 		default:
 			fmt.Fprintf(&b, ", of which %s recorded when the snapshot was taken; another\nsnapshot may have more", wasWere(sum.Flawed))
 		}
