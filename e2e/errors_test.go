@@ -196,7 +196,7 @@ func TestUnreadableFile(t *testing.T) {
 		t.Errorf("summary %+v", made)
 	}
 	target := filepath.Join(t.TempDir(), "restored")
-	repo.Credential = nil // whoever restores may be root
+	repo.Credential = nil // the restoring user may be root
 	restored := repo.Run("restore", "latest", "--target", target)
 	for name, want := range map[string]string{"secret": "the last good copy", "open": "open", "closed/file": "below a directory that will be closed"} {
 		if got, err := os.ReadFile(filepath.Join(target, name)); err != nil || string(got) != want {

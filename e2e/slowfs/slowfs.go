@@ -82,7 +82,7 @@ func Start(dir, mountpoint string, o Options) (*FS, error) {
 	return f, nil
 }
 
-// Close unmounts the file system, whoever uses it: what waits gets an error.
+// Close unmounts the file system, even if it is in use. Waiting calls get an error.
 func (f *FS) Close() error {
 	f.load.close()
 	var err error

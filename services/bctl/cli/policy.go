@@ -72,7 +72,7 @@ func (f *policyFlags) apply(cmd *cobra.Command, p backup.Policy) (_ backup.Polic
 		}
 	}
 	if f.pause && f.resume {
-		return p, usage("--pause and --resume are given together")
+		return p, usage("--pause and --resume exclude each other: give one of them")
 	}
 	p.Paused = p.Paused && !f.resume || f.pause
 	p.Selection, err = f.exclusions.apply(cmd, p.Selection)

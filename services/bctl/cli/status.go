@@ -85,7 +85,7 @@ with --watch. Without NATS, the command cannot list the services.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.wide && c.watch {
-				return usage("--wide and --watch are given together")
+				return usage("--wide and --watch exclude each other: give one of them")
 			}
 			return c.run(cmd.Context())
 		},
