@@ -209,8 +209,8 @@ type PruneWork struct {
 	Now       time.Time
 }
 
-// A PruneState changes whenever something may have become free. The order in which transactions end,
-// and their clocks, do not matter. The deletions of a pass itself change only Forgotten.
+// A PruneState changes whenever something may have become free. The order in which transactions
+// end, and their clocks, do not matter. The deletions of a pass itself change only Forgotten.
 type PruneState struct {
 	Ended     int64 // how many snapshots have ended, ever
 	Forgotten int64 // how many are forgotten and not removed

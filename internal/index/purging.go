@@ -36,8 +36,8 @@ type Purging interface {
 	HidePurge(ctx context.Context, id backup.PackID) error
 	EndPurge(ctx context.Context, id backup.PackID, outcome string) error
 
-	// PurgeChunks yields the chunks to which the removed entries referred, in the order of ids, from
-	// the first id above after.
+	// PurgeChunks yields the chunks to which the removed entries referred, in the order of ids,
+	// from the first id above after.
 	PurgeChunks(ctx context.Context, id backup.PackID, after backup.ChunkID, limit int) ([]backup.ChunkID, error)
 	// NotePurgeObjects notes objects that are about to be deleted for a purge. PurgeObjects returns
 	// them.

@@ -26,7 +26,8 @@
 // With the style pbs the rules are applied one after the other, from keep-last to keep-yearly
 // (pbs-datastore/src/prune.rs). A rule skips each hour, day … of which an earlier rule keeps a
 // snapshot, and does not count it. It keeps the newest snapshot of each of the next N, and the
-// others of these N are forgotten; later rules cannot keep them. There is no rule of periods or tags.
+// others of these N are forgotten; later rules cannot keep them. There is no rule of periods or
+// tags.
 //
 // # Snapshots that rules do not count or forget
 //

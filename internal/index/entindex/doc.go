@@ -55,8 +55,8 @@
 // Fail write after they have locked the snapshot. No transaction that holds a shard waits for that
 // snapshot. Statements that claim and extend work skip locked rows, so they wait for nothing, with
 // one exception: a claim waits for the previous claim of its kind, because the counts of that
-// claim must stay true. If two transactions still wait for each other (two calls that register the same
-// packs), the database aborts one, and Update runs it again.
+// claim must stay true. If two transactions still wait for each other (two calls that register the
+// same packs), the database aborts one, and Update runs it again.
 //
 // # What a crash leaves
 //

@@ -30,7 +30,7 @@ func (x *exclusions) flags(cmd *cobra.Command, root string) {
 }
 
 // apply returns s with the given flags in place of its values. An empty pattern or name, and a size
-// of 0, stand for nothing, so that a list can be emptied.
+// of 0, remove the previous values.
 func (x *exclusions) apply(cmd *cobra.Command, s backup.Selection) (backup.Selection, error) {
 	given := cmd.Flags().Changed
 	if given("exclude") || given("exclude-file") {

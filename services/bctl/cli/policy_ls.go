@@ -242,5 +242,5 @@ func floorText(percent int) string {
 	if percent > 0 {
 		part = fmt.Sprintf("%d%%", percent)
 	}
-	return part + " of a filer's limits, unless it has its own; more near a deadline"
+	return part + " of a filer's limits, if the filer has no floor of its own; higher near a deadline"
 }

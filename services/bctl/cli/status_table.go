@@ -224,7 +224,8 @@ func (s *overview) inHand(width int) (lines []string) {
 	return lines
 }
 
-// withoutRepetitions replaces equal lines of queued work by their number: such work has no path yet.
+// withoutRepetitions replaces equal lines of queued work by their number: such work has no path
+// yet.
 func withoutRepetitions(lines []string) (short []string) {
 	for n := 0; n < len(lines); {
 		equal := n + 1

@@ -17,11 +17,11 @@ import (
 // again.
 const minRebased = 8
 
-// rebase writes the journal of a shard again if its chains of segments need more forgotten snapshots
-// than kept ones. Afterwards each kept snapshot is based on the kept one before it, the first is a
-// checkpoint, and the forgotten ones are removed. So the size of a shard's journal is in proportion
-// to the number of kept snapshots. Snapshots do not change, so backups and restores continue. It
-// returns the number of forgotten snapshots that were removed.
+// rebase writes the journal of a shard again if its chains of segments need more forgotten
+// snapshots than kept ones. Afterwards each kept snapshot is based on the kept one before it, the
+// first is a checkpoint, and the forgotten ones are removed. So the size of a shard's journal is in
+// proportion to the number of kept snapshots. Snapshots do not change, so backups and restores
+// continue. It returns the number of forgotten snapshots that were removed.
 func rebase(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, o prune.Options, copied func(context.Context) error) (removed int, err error) {
 	forgotten, err := idx.Forgotten(ctx)
 	if err != nil {
@@ -159,8 +159,8 @@ func (a *amending) amend(ctx context.Context, snap, base *backup.Snapshot, j *in
 	return nil
 }
 
-// clean deletes the records and segments that the valid record of a snapshot has replaced, and those
-// that killed processes have left.
+// clean deletes the records and segments that the valid record of a snapshot has replaced, and
+// those that killed processes have left.
 func (a *amending) clean(ctx context.Context, j *index.SnapshotJournal) error {
 	names, err := a.replaced(ctx, j)
 	if err != nil || len(names) == 0 {

@@ -42,8 +42,8 @@
 // many in progress is handed back.
 //
 // A batch whose filer has not answered a call for Options.StallAfter is stalled: its delivery is
-// ended, its slots are given back, and no pack waits for it. Its goroutine keeps waiting, and reports
-// renew its lease. When the filer answers, it continues. At most 256 batches are stalled;
+// ended, its slots are given back, and no pack waits for it. Its goroutine keeps waiting, and
+// reports renew its lease. When the filer answers, it continues. At most 256 batches are stalled;
 // further ones keep their slots, and in the end nothing more is taken.
 //
 // # Memory

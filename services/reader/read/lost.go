@@ -92,8 +92,8 @@ func (s *Service) missed(pack backup.PackID) {
 	}
 }
 
-// checkPack asks the store. lost is the reason why a batch must not rely on the pack. err means that
-// the store did not answer; the pack may be intact or not.
+// checkPack asks the store. lost is the reason why a batch must not rely on the pack. err means
+// that the store did not answer; the pack may be intact or not.
 func (s *Service) checkPack(ctx context.Context, at index.PackPlace) (lost, err error) {
 	var sizeBytes int64
 	err = s.whileAccepted(ctx, func(ctx context.Context) (err error) {
