@@ -187,8 +187,7 @@ func (p *doctorPrinter) line(status doctor.Status, name string, r doctor.Finding
 		text += " -> " + r.Advice
 	}
 	head := fmt.Sprintf("  %-10s  ", statusWords[status])
-	width := p.app.width()
-	for _, line := range flowed(strings.Split(display(text), " "), " ", "", max(width-len(head), min(width, 1))) {
+	for _, line := range flowed(strings.Split(display(text), " "), " ", "", besides(p.app.width(), len(head))) {
 		p.println(head + line)
 		head = strings.Repeat(" ", len(head))
 	}

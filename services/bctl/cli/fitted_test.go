@@ -60,3 +60,21 @@ func TestQueuedWorkIsCounted(t *testing.T) {
 		}
 	}
 }
+
+// The values of details are aligned, and broken where the terminal ends.
+func TestDetailsFitTheTerminal(t *testing.T) {
+	for width, want := range map[int]string{
+		0:  "floor  an eighth of a filer's limits\nkeep   7 daily\n",
+		24: "floor  an eighth of a\n       filer's limits\nkeep   7 daily\n",
+	} {
+		var out bytes.Buffer
+		a := &app{out: &out, term: &terminal{outIs: width > 0, screen: func() (int, int) { return width, 24 }}}
+		err := a.details(func(row rowFunc) {
+			row("floor", "%s", "an eighth of a filer's limits")
+			row("keep", "%d daily", 7)
+		})
+		if err != nil || out.String() != want {
+			t.Errorf("%d columns: %v\n%s\nwant\n%s", width, err, out.String(), want)
+		}
+	}
+}

@@ -213,7 +213,7 @@ func (r *report) line(s *backup.Snapshot, elapsed time.Duration) error {
 	if n.Vanished > 0 {
 		text += fmt.Sprintf("; %s vanished", humanize.Comma(n.Vanished))
 	}
-	_, err := fmt.Fprintln(r.app.out, text)
+	_, err := fmt.Fprintln(r.app.out, fitted(text, r.app.width()))
 	return err
 }
 
