@@ -280,7 +280,7 @@ func (c *purgeCommand) brake(ctx context.Context) (done func() error, err error)
 	var stopped *index.StoppedError
 	if errors.As(err, &stopped) {
 		s := stopOf{Stop: stopped.Stop}
-		return nil, fmt.Errorf("this would remove %s. That needs a confirmation, and nothing was removed. To go on, type bctl confirm %d, and then this command again", s.what(), s.ID)
+		return nil, fmt.Errorf("the brake has stopped the purge, and nothing was removed: it would remove %s. To confirm it, run bctl confirm %d; then run this command again", s.what(), s.ID)
 	}
 	return func() error { return c.index.Deleted(ctx, d, true) }, err
 }
