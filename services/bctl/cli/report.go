@@ -248,7 +248,8 @@ func errorsRow(row rowFunc, s *backup.Snapshot) {
 	}
 }
 
-// failedRows adds the rows of a failed snapshot: the totals of the part of the tree that it reached.
+// failedRows adds the rows of a failed snapshot, with the totals of the part of the tree that it
+// reached.
 func failedRows(row rowFunc, n *backup.Counts) {
 	if n.Files+n.Directories > 0 {
 		row("found", "%s files in %s directories, %s", humanize.Comma(n.Files), humanize.Comma(n.Directories), size(n.Bytes))
