@@ -25,12 +25,12 @@ import (
 // lock. For each kept snapshot, package retention predicts when its rules will forget it, if the
 // schedule of its policy continues. If this end is later than the index has noted, the snapshot is
 // due: all packs that it needs are locked until its end, and so are the journals of its chain. Then
-// the index notes this. So a pass marks the chunks of new snapshots only, and of those whose end has
-// moved; and a snapshot is done with one request per object that is not locked for long enough
+// the index notes this. So a pass marks the chunks of new snapshots only, and of those whose end
+// has moved; and a snapshot is done with one request per object that is not locked for long enough
 // already.
 //
-// Snapshots without an end by the rules, without rules, or on hold are locked for openLock. The lock
-// is extended while they are kept.
+// Snapshots without an end by the rules, without rules, or on hold are locked for openLock. The
+// lock is extended while they are kept.
 //
 // A lock is never shortened. A locked pack that nothing needs stays in the index until its lock has
 // ended. It is not condemned, so that backups may rely on it. If the store refuses a deletion
