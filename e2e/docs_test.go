@@ -132,3 +132,43 @@ func TestDocsNameEachFile(t *testing.T) {
 		}
 	}
 }
+
+// The arrows in package flow's documentation name functions that exist.
+func TestFlowNamesFunctions(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../internal/flow/doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := regexp.MustCompile(`^//\t([a-z]+/[a-z/]+)`)
+	named := regexp.MustCompile(`([a-z_/]+\.go): ([A-Za-z]+(?:, [A-Za-z]+)*)`)
+	directory, names := "", 0
+	for line := range strings.Lines(string(text)) {
+		if found := step.FindStringSubmatch(line); found != nil {
+			directory = found[1]
+		}
+		if !strings.Contains(line, "→") {
+			continue
+		}
+		for _, found := range named.FindAllStringSubmatch(line, -1) {
+			file := found[1]
+			if !strings.Contains(file, "/") {
+				file = directory + "/" + file
+			}
+			code, err := os.ReadFile(filepath.Join("..", file))
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			for name := range strings.SplitSeq(found[2], ", ") {
+				names++
+				if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + name + `[(\[]`).Match(code) {
+					t.Errorf("%s has no function %s", file, name)
+				}
+			}
+		}
+	}
+	if names < 30 {
+		t.Errorf("the arrows name only %d functions", names)
+	}
+}

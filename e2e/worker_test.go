@@ -84,8 +84,13 @@ func TestWorkersAreListedAndDrained(t *testing.T) {
 	}
 	expect(t, f.Run("worker", "ls", "--site", "oslo"), 0, "none of the 6 services matches")
 	expect(t, f.Run("worker", "ls", "--role", "king"), 2, "not committer, walker, reader or pruner")
-	for line := range strings.Lines(f.Must("worker", "ls").Stdout) {
-		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 90 {
+	list := f.Must("worker", "ls").Stdout
+	width := 80
+	if strings.Contains(list, "HEARD") { // one has not been heard for some seconds
+		width = 90
+	}
+	for line := range strings.Lines(list) {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > width {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}

@@ -36,6 +36,7 @@ func comparePlaces(a, b pack.ChunkInfo) int {
 	return cmp.Or(cmp.Compare(a.Frame, b.Frame), cmp.Compare(a.Offset, b.Offset))
 }
 
+// openPack opens a pack for readerCache.get.
 func (f *Fetcher) openPack(ctx context.Context, at index.PackPlace) (*reader, error) {
 	place := pack.Place{Object: store.PackName(at.Snapshot, at.Object), Offset: at.Offset, Bytes: at.Bytes}
 	p, err := pack.Open(ctx, f.o.Store, place, f.o.Repository, cmp.Or(at.Sealed, at.Pack), f.o.Opener)

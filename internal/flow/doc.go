@@ -14,24 +14,68 @@
 //	committer ── Roster ────────► operator            bctl.v1.roster (not stored)
 //	workers ◄─── Drain ────────── operator            bctl.v1.drain.<instance> (not stored)
 //
-// To follow one file through a backup:
+// To follow one file of 10 MiB through a backup, read the functions behind the arrows, in order, and
+// in them what happens if nothing fails. Pass over the branches for errors, for filers that do not
+// answer, and for special files:
 //
-//	services/bctl/cli          parses bctl backup (backup.go); on one machine, begins the snapshot
-//	                           and runs the services (backUpHere, services/bctl/embedded); in a
-//	                           fleet, begins the snapshot and follows it (backUpInFleet)
-//	internal/index/entindex    begins the snapshot with its first task (BeginSnapshot)
-//	services/committer/commit  sends tasks and batches (dispatch.go)
-//	services/walker/walk       lists the file, and cuts its directory into pages; sends nothing of
-//	                           unchanged pages, whose rows stay valid (package index)
-//	internal/listing           in a changed page, finds the files to be read (TakeOver)
-//	services/reader/read       reads the file, and stores its new chunks in packs
-//	services/committer/commit  checks results (admit.go), and applies them (apply.go)
-//	internal/index/entindex    writes the rows in one transaction (Apply)
-//	services/committer/commit  writes the segment, commits (finish.go), and writes the commit record
-//	                           (record.go)
+//	services/bctl/cli          parses bctl backup. On one machine, the command does all the work.
+//	                           In a fleet, it begins the snapshot and follows it (backUpInFleet)
+//	                           → backup_here.go: backUpOne
+//	services/bctl/embedded     begins the snapshot: the index inserts its row and the row of its
+//	                           first walk task. Runs the services of a fleet in this process
+//	                           → embedded.go: Backup, runServices
+//	services/committer/commit  claims the task in the index, and sends it to a walker
+//	                           → dispatch.go: handOutTasks, handOut
+//	services/walker/walk       lists the file's directory, cuts it into pages, and compares their
+//	                           fingerprints with the last snapshot's. It sends nothing of equal
+//	                           pages, whose rows stay valid (package index)
+//	                           → task.go: walk; visit.go: visit; compare.go: comparePage
+//	                           in a page that differs, flags the changed files as Wanted
+//	                           → differences.go: takeOver, addPages
+//	                           adds the page to a batch, and sends the result of the task
+//	                           → findings.go: addToBatch, send
+//	services/committer/commit  receives the result, and passes it to the index
+//	                           → admit.go: receive; apply.go: apply
+//	internal/index/entindex    settles the task and inserts the batch, in one transaction
+//	                           → apply.go: run, judgeSlice; write.go: announce
+//	services/committer/commit  claims the batch, and sends it to a reader (handOutBatches)
+//	services/reader/read       opens and reads the file, through internal/source/posix
+//	                           → batch.go: attempt; page.go: read; file.go: readFile, content
+//	                           cuts it into about ten chunks, names them, and collects them in a
+//	                           buffer. More than four chunks get a list chunk, which names them
+//	                           → split.go: extent, finish; buffer.go: addChunk
+//	                           compresses the chunks that are not stored yet
+//	                           → store.go: storeBuffer, storeFrame
+//	                           seals them into a pack. When nothing is left to read, puts the pack
+//	                           into the store (internal/store/dirstore, s3store), full or not
+//	                           → packer.go: add, flush, put; internal/pack/writer.go: Add
+//	                           reports the batch when its packs are durable
+//	                           → answer.go: answer
+//	services/committer/commit  receives PackStored, ListsStored and BatchStored in the same way
+//	internal/index/entindex    registers the pack, settles the batch, and puts the page's row
+//	                           → packs.go: registerPacks; apply.go: judgeBatch
+//	                           → write.go: writePages
+//	services/committer/commit  writes the segment to the store when all work is settled
+//	                           → finish.go: finish, commit
+//	internal/index/entindex    makes the snapshot visible: the commit point
+//	                           → snapshots.go: Commit
+//	services/committer/commit  writes the commit record to the store (record.go)
 //
-// internal/restore and internal/fetch take the way back. I1 to I19 are the invariants in
-// docs/invariants.md.
+// The way back, bctl restore SNAPSHOT:FILE, needs no services:
+//
+//	services/bctl/cli          finds the snapshot and the file in the index
+//	                           → restore.go: run
+//	internal/restore           plans the file, and asks for its chunks: first for the list chunk,
+//	                           then for those that it names
+//	                           → restore.go: Restore; plan.go: plan, planEntry
+//	                           → bundle.go: flush, gather
+//	internal/fetch             finds the packs of the chunks, reads ranges of them from the store,
+//	                           and opens, decompresses and verifies their frames
+//	                           → fetch.go: Get, locate; pack.go: getPack, getRange, deliver
+//	internal/restore           writes each chunk into the file, and finishes the file after the last
+//	                           → file.go: Chunk, write, finish
+//
+// I1 to I19 are the invariants in docs/invariants.md.
 //
 // The three streams are work queues of JetStream, and they only distribute work: the index is
 // authoritative (I2). A message may be lost, duplicated, delayed or reordered, and a stream may be

@@ -28,7 +28,8 @@ func (h *Hop[T]) subject(message *T) string {
 	return h.Subject + "." + backup.SiteName(h.site(message))
 }
 
-// The hops, in the order in which data takes them.
+// The hops, in the order in which data takes them. Publish sends their messages. ConsumeWalk
+// (walkers), ConsumeRead (readers) and ConsumeResults (committers) receive them.
 var (
 	Walk    = Hop[backup.WalkTask]{"bctl.v1.walk", encodeWalkTask, decodeWalkTask, func(t *backup.WalkTask) string { return t.Job.Site }}
 	Slices  = Hop[backup.SliceWalked]{"bctl.v1.commit.slice", encodeSliceWalked, decodeSliceWalked, nil}

@@ -1,6 +1,7 @@
 // Package index is the port to the snapshot index: filers, shards, snapshots, open work, pages,
-// packs and chunk locations. pgindex keeps it in Postgres, sqliteindex in a SQLite file. Both pass
-// the suite in indextest.
+// packs and chunk locations. pgindex keeps it in Postgres, sqliteindex in a SQLite file. Most of
+// both is in entindex, which implements the methods declared here. Both pass the suite in
+// indextest.
 //
 // # Page versions
 //
@@ -420,8 +421,8 @@ type Committing interface {
 	// AllPages yields a checkpoint of a snapshot that has not failed: all its pages as added
 	// Changes, by path key.
 	AllPages(ctx context.Context, id backup.SnapshotID) iter.Seq2[Change, error]
-	// Journal returns the state of a shard that a commit of a snapshot of it depends on.
-	Journal(ctx context.Context, shard backup.ShardID) (ShardJournal, error)
+	// LastCommits returns what the next commit of a shard depends on.
+	LastCommits(ctx context.Context, shard backup.ShardID) (LastCommits, error)
 	// Commit is the commit point of a snapshot: one durable transaction that makes it visible. The
 	// segment contains its changes and is durable already. pages is the set of its pages as the
 	// caller has found it, and is not checked. Commit fails with backup.ErrNotFound unless the
@@ -450,8 +451,9 @@ type Committing interface {
 	CatalogWritten(ctx context.Context, c WrittenCatalog) error
 }
 
-// A ShardJournal is the state of a shard that a committer needs before it commits a snapshot of it.
-type ShardJournal struct {
+// LastCommits describes what the last commits of a shard left for the next one: a good snapshot to
+// compare with, and the segments since the last checkpoint.
+type LastCommits struct {
 	// Good is the number of the last good snapshot, 0 if there is none; Files and Bytes are its
 	// totals.
 	Good  backup.SnapshotNumber

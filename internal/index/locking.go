@@ -26,6 +26,9 @@ type Locks struct {
 	Until map[string]time.Time // by name; RecordLock and ContentLock stand for several objects
 	// Catalog is the sequence of the newest catalog; 0: there is none.
 	Catalog int64
+	// Amendments are the valid records of the snapshots whose records were amended, without the
+	// segments.
+	Amendments map[backup.SnapshotID]Amendment
 }
 
 // RecordLock is the name under which the lock of a snapshot's journal is noted: its commit record

@@ -55,7 +55,7 @@ type Purging interface {
 	// written again, each based on the one before it.
 	MarkStale(ctx context.Context, shard backup.ShardID) error
 	// Amend notes that the store has an amended record of a snapshot, and the segment that this
-	// names. The record is no longer stale.
+	// names. The record is no longer stale, and no lock of the snapshot is noted any more.
 	Amend(ctx context.Context, a Amendment) error
 	// Amendments returns the sequence of the valid record of each snapshot whose record was
 	// amended. That of a stale one is -1: the store may have a newer one.

@@ -173,11 +173,22 @@ func (p *pass) findWanted(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	byPaths := map[backup.SnapshotID]int64{}
+	for _, shard := range shardsWithPathHolds(holds) {
+		held, err := p.Index.HeldByPaths(ctx, shard)
+		if err != nil {
+			return err
+		}
+		maps.Copy(byPaths, held)
+	}
 	of := map[backup.ShardID][]retention.Snapshot{}
 	for _, s := range p.known {
 		if s.State == backup.Committed {
-			held := slices.ContainsFunc(holds, func(h index.Hold) bool { return h.Snapshot == s.ID || h.Shard == s.Shard.ID })
-			of[s.Shard.ID] = append(of[s.Shard.ID], retention.Snapshot{ID: s.ID, Time: s.Started, Tags: s.Tags, Good: s.Bad == "", Held: held})
+			_, held := byPaths[s.ID]
+			held = held || slices.ContainsFunc(holds, func(h index.Hold) bool {
+				return h.Path == "" && (h.Snapshot == s.ID || h.Shard == s.Shard.ID)
+			})
+			of[s.Shard.ID] = append(of[s.Shard.ID], retention.Snapshot{ID: s.ID, Time: s.Started, Tags: s.Tags, Good: s.Bad == "", Bad: s.Bad != "", Held: held})
 		}
 	}
 	for i := range shards {
@@ -191,6 +202,17 @@ func (p *pass) findWanted(ctx context.Context) error {
 	}
 	slices.SortFunc(p.wanted, func(a, b wanted) int { return cmp.Or(b.until.Compare(a.until), slices.Compare(a.ID[:], b.ID[:])) })
 	return nil
+}
+
+// shardsWithPathHolds returns the shards of which paths are on hold.
+func shardsWithPathHolds(holds []index.Hold) (shards []backup.ShardID) {
+	for _, h := range holds {
+		if h.Path != "" {
+			shards = append(shards, h.Shard)
+		}
+	}
+	slices.Sort(shards)
+	return slices.Compact(shards)
 }
 
 // ends returns how long the snapshots of a shard are kept.
@@ -360,7 +382,7 @@ func (p *pass) lockObjects(ctx context.Context, names []string, until time.Time)
 func (p *pass) lockJournals(ctx context.Context) error {
 	until := map[backup.SnapshotID]time.Time{}
 	for _, w := range p.wanted { // the latest end first
-		for at := w.Snapshot; at != nil && until[at.ID].IsZero(); at = p.known[at.BaseID] {
+		for at := w.Snapshot; at != nil && until[at.ID].IsZero(); at = p.baseOf(at) {
 			until[at.ID] = w.until
 			if at.Segment.Checkpoint && at.Segment.Parts > 0 {
 				break
@@ -375,7 +397,7 @@ func (p *pass) lockJournals(ctx context.Context) error {
 		// Journals are small, and are needed for longer with each snapshot that follows.
 		end = end.Add(end.Sub(p.locks.Now) / journalSlack).Truncate(time.Second)
 		s := p.known[id]
-		names := []string{store.CommitName(id)}
+		names := []string{store.AmendedName(id, p.locks.Amendments[id].Sequence)}
 		for part := range s.Segment.Parts {
 			names = append(names, store.SegmentName(id, s.Segment.Attempt, part))
 		}
@@ -395,6 +417,15 @@ func (p *pass) lockJournals(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// baseOf returns the snapshot on whose pages the segment of another one is based; nil if there is
+// none.
+func (p *pass) baseOf(s *backup.Snapshot) *backup.Snapshot {
+	if a, ok := p.locks.Amendments[s.ID]; ok {
+		return p.known[a.Base]
+	}
+	return p.known[s.BaseID]
 }
 
 // lockOthers locks the repository object and the newest catalog for as long as anything is locked.

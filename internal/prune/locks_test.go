@@ -442,6 +442,38 @@ func TestShorterRulesShortenNoLock(t *testing.T) {
 	}
 }
 
+// A hold on a path keeps the snapshots that have versions of it, and only these are locked as what
+// has no end.
+func TestHoldOnPathLocksItsVersions(t *testing.T) {
+	m := newHourly(t, backup.Retention{Hourly: 6, Daily: 2}, true)
+	m.files = make([]int, 2*filesOfDirectory)
+	all := make([]int, len(m.files))
+	for n := range all {
+		all[n] = n
+	}
+	// The versions of the first directory are those of the snapshots 2 and 5.
+	for _, changed := range [][]int{all, {30}, {0, 31}, {32}, {33}} {
+		m.takeSnapshot(changed...)
+		m.now = m.now.Add(time.Hour)
+	}
+	_, err := m.x.AddHold(m.ctx, index.Hold{Shard: m.shards[0].ID, Path: "directory 0", By: "tester"})
+	m.must(err)
+	m.pass()
+	held, err := m.x.HeldByPaths(m.ctx, m.shards[0].ID)
+	m.must(err)
+	locks, err := m.x.Locks(m.ctx)
+	m.must(err)
+	for id := range m.contents {
+		_, want := held[id]
+		if open := locks.Until[index.ContentLock(id)].Sub(m.now) > 29*24*time.Hour; open != want {
+			t.Errorf("a snapshot is locked until %v; the hold keeps it: %t", locks.Until[index.ContentLock(id)], want)
+		}
+	}
+	if len(held) != 2 || len(m.contents) != 5 {
+		t.Errorf("%d of %d snapshots are held, want 2 of 5", len(held), len(m.contents))
+	}
+}
+
 // The store's clock decides. If it is behind, deletions are refused, and nothing is lost or leaked:
 // the objects stay to be deleted, and go when the store lets them. If the index's clock is behind,
 // what could be deleted stays for longer.

@@ -30,6 +30,7 @@ type Index interface {
 	ListPolicies(ctx context.Context) ([]backup.Policy, error)
 	Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error)
 	Holds(ctx context.Context) ([]index.Hold, error)
+	HeldByPaths(ctx context.Context, shard backup.ShardID) (map[backup.SnapshotID]int64, error)
 }
 
 // Options are the settings of a Run.

@@ -131,7 +131,8 @@ func (p *planner) gather(ctx context.Context, files []*file) error {
 	return nil
 }
 
-// startFetch starts fetching and writing the chunks. It waits while too many bundles are in flight.
+// startFetch starts fetching the chunks, each of which file.Chunk writes. It waits while too many
+// bundles are in flight.
 func (p *planner) startFetch(ctx context.Context, wants []fetch.Want) {
 	if len(wants) > 0 {
 		p.bundles.Go(func() error { return p.r.fetch.Get(ctx, wants) })

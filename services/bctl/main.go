@@ -1,4 +1,7 @@
 // Bctl backs up directory trees, lists backups, and restores them.
+//
+// To read the code, start at package flow (internal/flow/doc.go). It follows one file from the
+// command line to the committed snapshot, and names the functions on the way.
 package main
 
 import (

@@ -91,15 +91,15 @@ func (a *application) run(ctx context.Context) error {
 		}
 	}
 	for i, r := range a.results {
-		if a.outcomes[i] != (index.Outcome{}) {
+		if !a.live(i) {
 			continue
 		}
 		var err error
 		switch {
 		case r.Slice != nil:
-			a.outcomes[i], err = a.slice(ctx, r.Slice)
+			a.outcomes[i], err = a.judgeSlice(ctx, r.Slice)
 		case r.Batch != nil:
-			a.outcomes[i] = a.batch(i)
+			a.outcomes[i] = a.judgeBatch(i)
 		}
 		if err != nil {
 			return err
@@ -197,8 +197,8 @@ func (a *application) loadWork(ctx context.Context) error {
 	})
 }
 
-// batch judges a BatchStored.
-func (a *application) batch(i int) index.Outcome {
+// judgeBatch settles a batch and adds its pages to the writes, or refuses the result.
+func (a *application) judgeBatch(i int) index.Outcome {
 	b := a.results[i].Batch
 	s := a.snapshots[b.Snapshot]
 	open := a.batches[b.Batch]
@@ -247,8 +247,9 @@ func (a *application) early(i int, open *openBatch, why error) index.Outcome {
 	return index.Outcome{Err: why, Announced: true}
 }
 
-// slice judges a SliceWalked, or a part of one.
-func (a *application) slice(ctx context.Context, r *backup.SliceWalked) (index.Outcome, error) {
+// judgeSlice settles a task and adds its result to the writes (accept), or refuses the result. It
+// stages parts until the last one comes.
+func (a *application) judgeSlice(ctx context.Context, r *backup.SliceWalked) (index.Outcome, error) {
 	s := a.snapshots[r.Snapshot]
 	open := a.tasks[r.Task]
 	switch {

@@ -203,11 +203,11 @@ type HotWriter interface {
 	SetAside(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) (int64, error)
 	DropInterrupted(ctx context.Context, shard backup.ShardID) error
 
-	// DropVersions deletes the versions that began after snapshot number after, and were ended
-	// before snapshot number before, except those of which another version is a patch. It returns
-	// their number. An interrupted page is a patch of the same version as the open one is, or of
+	// DropVersions deletes the versions that began after snapshot number after, and whose last
+	// snapshot is from or later, and before before, except those of which another version is a
+	// patch. It returns their number. An interrupted page is a patch of the same version as the open one is, or of
 	// the open one, which is not deleted before the next commit.
-	DropVersions(ctx context.Context, shard backup.ShardID, after, before backup.SnapshotNumber) (int64, error)
+	DropVersions(ctx context.Context, shard backup.ShardID, after, from, before backup.SnapshotNumber) (int64, error)
 	// EndOpen ends all open versions of a shard; last is the last snapshot that has them.
 	EndOpen(ctx context.Context, shard backup.ShardID, last backup.SnapshotNumber) error
 	// DropPlaces deletes the places in packs of the chunks whose ids begin with digit. A chunk with
@@ -257,9 +257,8 @@ type HotReader interface {
 	// EachListing calls do with the listing of each version of the shard that began with snapshot
 	// from or later, and of each interrupted page, all as of one moment. The last snapshot of an
 	// open version is math.MaxInt64, and so are both numbers of an interrupted page. A listing is
-	// valid until do returns.
-	// Versions that wanted refuses are left out, before their listings are made of patches.
-	EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, wanted func(first, last backup.SnapshotNumber) bool, do func(listing []byte) error) error
+	// valid until do returns. Versions that needed leaves out are left out.
+	EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, needed Needed, do func(listing []byte) error) error
 	// HasLists reports whether all of these list chunks are known.
 	HasLists(ctx context.Context, lists []backup.ChunkID) (bool, error)
 	// EachList calls do for each known list chunk.

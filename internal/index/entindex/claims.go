@@ -75,10 +75,10 @@ func (x *Index) ReadShares(ctx context.Context, filers []backup.FilerID, now tim
 
 // ClaimTasks implements index.Committing.
 func (x *Index) ClaimTasks(ctx context.Context, c index.Claim) ([]backup.WalkTask, error) {
-	return claim(ctx, x, c, claimKind[backup.WalkTask]{walkWork, "generation, directories", readTask, setTaskJob})
+	return claim(ctx, x, c, claimKind[backup.WalkTask]{walkWork, "generation, directories", scanTask, setTaskJob})
 }
 
-func readTask(scan func(...any) error) (row claimedRow[backup.WalkTask], err error) {
+func scanTask(scan func(...any) error) (row claimedRow[backup.WalkTask], err error) {
 	t := &row.work
 	var directories []byte
 	if err := scan(&row.id, &row.snapshot, &t.Attempt, &t.Generation, &directories); err != nil {
@@ -98,10 +98,10 @@ func setTaskJob(t *backup.WalkTask, j *job) {
 
 // ClaimBatches implements index.Committing.
 func (x *Index) ClaimBatches(ctx context.Context, c index.Claim) ([]backup.ReadBatch, error) {
-	return claim(ctx, x, c, claimKind[backup.ReadBatch]{readWork, "pages", readBatch, setBatchJob})
+	return claim(ctx, x, c, claimKind[backup.ReadBatch]{readWork, "pages", scanBatch, setBatchJob})
 }
 
-func readBatch(scan func(...any) error) (row claimedRow[backup.ReadBatch], err error) {
+func scanBatch(scan func(...any) error) (row claimedRow[backup.ReadBatch], err error) {
 	b := &row.work
 	var pages []byte
 	if err := scan(&row.id, &row.snapshot, &b.Attempt, &pages); err != nil {
@@ -118,11 +118,11 @@ func setBatchJob(b *backup.ReadBatch, j *job) {
 }
 
 // A claimKind describes the claims of one kind of work: how a row of claimWork with the columns is
-// read, and how the work gets its job.
+// scanned, and how the work gets its job.
 type claimKind[W any] struct {
 	openWork
 	columns string
-	read    func(scan func(...any) error) (claimedRow[W], error)
+	scanRow func(scan func(...any) error) (claimedRow[W], error)
 	setJob  func(*W, *job)
 }
 
@@ -171,7 +171,7 @@ func claimOnce[W any](ctx context.Context, tx *Tx, c index.Claim, kind claimKind
 	var snapshots []uuid.UUID
 	args := []any{c.Now, stamp(c.Now.Add(c.Lease)), tx.List(chosen)}
 	err = tx.Each(ctx, on(kind.table, claimWork)+kind.columns, args, func(scan func(...any) error) error {
-		row, err := kind.read(scan)
+		row, err := kind.scanRow(scan)
 		found[row.id] = row
 		snapshots = append(snapshots, row.snapshot)
 		return err

@@ -5,15 +5,19 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 )
 
 const (
-	selectLocks   = `SELECT name, locked_until FROM object_locks`
-	newestCatalog = `SELECT coalesce(max(sequence), 0) FROM catalogs`
-	notePackLock  = `UPDATE packs SET locked_until = $2 WHERE locked_until < $2 AND {id in $1}`
-	lockObject    = `
+	selectLocks = `SELECT name, locked_until FROM object_locks`
+	// A stale record that was never amended is the first one: its base is that of the snapshot.
+	selectAmendments = `SELECT snapshot, sequence, base FROM amendments WHERE sequence > 0`
+	newestCatalog    = `SELECT coalesce(max(sequence), 0) FROM catalogs`
+	notePackLock     = `UPDATE packs SET locked_until = $2 WHERE locked_until < $2 AND {id in $1}`
+	lockObject       = `
 INSERT INTO object_locks (name, locked_until) VALUES ($1, $2)
 ON CONFLICT (name) DO UPDATE SET locked_until = excluded.locked_until WHERE object_locks.locked_until < excluded.locked_until`
 	dropLock = `DELETE FROM object_locks WHERE name = $1`
@@ -35,7 +39,18 @@ func (x *Index) Locks(ctx context.Context) (l index.Locks, err error) {
 	if err != nil {
 		return l, err
 	}
-	err = x.query(ctx, newestCatalog, nil, func(scan func(...any) error) error { return scan(&l.Catalog) })
+	if err = x.query(ctx, newestCatalog, nil, func(scan func(...any) error) error { return scan(&l.Catalog) }); err != nil {
+		return l, err
+	}
+	l.Amendments = map[backup.SnapshotID]index.Amendment{}
+	err = x.query(ctx, selectAmendments, nil, func(scan func(...any) error) error {
+		var id uuid.UUID
+		var sequence int
+		var base uuid.NullUUID
+		err := scan(&id, &sequence, &base)
+		l.Amendments[backup.SnapshotID(id)] = index.Amendment{ID: backup.SnapshotID(id), Sequence: sequence, Base: backup.SnapshotID(base.UUID)}
+		return err
+	})
 	return l, err
 }
 

@@ -3,11 +3,8 @@ package entindex
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"iter"
 	"sync"
-
-	"github.com/google/uuid"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -200,65 +197,4 @@ func (x *Index) PageKeys(ctx context.Context, shard backup.ShardID, base backup.
 		keys[i] = marks[i].Key
 	}
 	return keys, nil
-}
-
-// Changes implements index.Committing.
-func (x *Index) Changes(ctx context.Context, id backup.SnapshotID) iter.Seq2[index.Change, error] {
-	return func(yield func(index.Change, error) bool) {
-		shard, number, err := x.notFailed(ctx, id)
-		if err != nil {
-			yield(index.Change{}, err)
-			return
-		}
-		if yieldChanges(x.Backend.Begun(ctx, shard, number), false, yield) {
-			yieldChanges(x.Backend.Ended(ctx, shard, number), true, yield)
-		}
-	}
-}
-
-// AllPages implements index.Committing.
-func (x *Index) AllPages(ctx context.Context, id backup.SnapshotID) iter.Seq2[index.Change, error] {
-	return func(yield func(index.Change, error) bool) {
-		shard, number, err := x.notFailed(ctx, id)
-		if err != nil {
-			yield(index.Change{}, err)
-			return
-		}
-		yieldChanges(x.subtree(ctx, shard, number, ""), false, yield)
-	}
-}
-
-// notFailed returns the shard and the number of a snapshot that has not failed.
-func (x *Index) notFailed(ctx context.Context, id backup.SnapshotID) (backup.ShardID, backup.SnapshotNumber, error) {
-	s, err := x.Backend.Client().Snapshot.Get(ctx, uuid.UUID(id))
-	if err != nil {
-		return 0, 0, x.notFound(err, id)
-	}
-	if s.State == string(backup.Failed) {
-		return 0, 0, fmt.Errorf("snapshot %s has failed: %w", id, backup.ErrNotFound)
-	}
-	return backup.ShardID(s.ShardID), backup.SnapshotNumber(s.Number), nil
-}
-
-// yieldChanges yields rows as changes, and reports whether the consumer took all of them.
-func yieldChanges(rows iter.Seq2[PageRow, error], ended bool, yield func(index.Change, error) bool) bool {
-	for row, err := range rows {
-		c := index.Change{Ended: ended, Digest: row.Digest}
-		if err == nil {
-			c.PageVersion, err = row.version()
-		}
-		if err == nil && row.Replaces != nil {
-			old := backup.PageVersion{Path: c.Path, Key: c.Key, Fingerprint: row.Replaces.Fingerprint, Inode: row.Replaces.Inode, Listing: row.Replaces.Listing}
-			if listing.Digest(&old) == row.Replaces.Digest { // a damaged one differs from the store's
-				c.Replaces = old.Listing
-			}
-		}
-		if ended {
-			c.PageVersion = backup.PageVersion{Path: c.Path, Key: c.Key}
-		}
-		if !yield(c, err) || err != nil {
-			return false
-		}
-	}
-	return true
 }

@@ -12,15 +12,15 @@ import (
 // grow with the changes since then, and with this share they take about as many bytes as the bases.
 const patchShare = 4
 
-// store decides how the rows, which have listings, are stored, and leaves out those that equal the
-// open versions of their pages. It returns the others.
+// preparePages turns rows with listings into rows for PutPages: it decides how each is stored, and
+// leaves out those that equal the open versions of their pages.
 //
 // A version that replaces another one is stored as a patch of the newest version that is no patch
 // itself. So at most one more row is read for each row. If the patch would be too large, or there
 // is no such version from before this snapshot, the listing is stored whole, as a patch without a
 // base: its plain form is the same whatever the version of zstd, and segments have patches of plain
 // listings.
-func (tx *Tx) store(ctx context.Context, rows []PageRow) ([]PageRow, error) {
+func (tx *Tx) preparePages(ctx context.Context, rows []PageRow) ([]PageRow, error) {
 	kept := rows[:0]
 	for group := range slices.Chunk(rows, pagesLimit) {
 		names := make([]PageID, len(group))

@@ -83,64 +83,116 @@ func (x *Index) Needed(ctx context.Context, without []backup.SnapshotID) (map[ba
 }
 
 // DropVersions implements index.Pruning. A version is needed by the snapshots in its range. So the
-// versions that began after one needed snapshot, and ended before the next, are not needed.
+// versions that began after one needed snapshot, and ended before the next, are not needed. They
+// are deleted in several transactions, so that a backup does not wait for long, those that ended
+// last first: a patch ends after the version that it is a patch of.
 func (x *Index) DropVersions(ctx context.Context, shard backup.ShardID) (dropped int64, err error) {
-	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		dropped = 0
-		of, err := tx.lockShard(ctx, shard)
-		if err != nil {
-			return err
-		}
-		now, err := tx.at(ctx, time.Time{})
-		if err != nil {
-			return err
-		}
-		readable, err := tx.count(ctx, countReadable, now.UnixMicro(), of.ID)
-		if err != nil {
-			return err
-		}
-		if readable == 0 && (of.Retired || of.Edges.Filer.Retired) {
-			// The next snapshot has no base, because no snapshot is committed.
-			if err := tx.exec(ctx, closeShard, of.ID); err != nil {
-				return err
-			}
-			if err := tx.Hot.EndOpen(ctx, shard, backup.SnapshotNumber(of.LastNumber)); err != nil {
-				return err
-			}
-			if err := tx.Hot.DropInterrupted(ctx, shard); err != nil {
-				return err
-			}
-			if err := tx.Shard.UpdateOne(of).SetInterrupted(false).SetCheckpointBytes(0).SetSegmentBytes(0).Exec(ctx); err != nil {
-				return err
-			}
-		}
-		var numbers []backup.SnapshotNumber
-		err = tx.Each(ctx, neededNumbers, []any{now.UnixMicro(), of.ID}, func(scan func(...any) error) error {
-			var n backup.SnapshotNumber
-			err := scan(&n)
-			numbers = append(numbers, n)
+	if err := x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error { return tx.closeRetired(ctx, shard) }); err != nil {
+		return 0, err
+	}
+	for below := backup.SnapshotNumber(math.MaxInt64); below > 0; {
+		var n int64
+		var next backup.SnapshotNumber
+		err := x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) (err error) {
+			n, next, err = tx.dropVersions(ctx, shard, below)
 			return err
 		})
 		if err != nil {
-			return err
+			return dropped, err
 		}
-		if len(numbers) == 0 {
-			numbers = append(numbers, backup.SnapshotNumber(of.LastNumber)+1)
+		dropped, below = dropped+n, next
+	}
+	return dropped, nil
+}
+
+// closeRetired ends all versions of a retired shard of which nothing can be read any more.
+func (tx *Tx) closeRetired(ctx context.Context, shard backup.ShardID) error {
+	of, err := tx.lockShard(ctx, shard)
+	if err != nil || !of.Retired && !of.Edges.Filer.Retired {
+		return err
+	}
+	now, err := tx.at(ctx, time.Time{})
+	if err != nil {
+		return err
+	}
+	if readable, err := tx.count(ctx, countReadable, now.UnixMicro(), of.ID); err != nil || readable > 0 {
+		return err
+	}
+	// The next snapshot has no base, because no snapshot is committed.
+	if err := tx.exec(ctx, closeShard, of.ID); err != nil {
+		return err
+	}
+	if err := tx.Hot.EndOpen(ctx, shard, backup.SnapshotNumber(of.LastNumber)); err != nil {
+		return err
+	}
+	if err := tx.Hot.DropInterrupted(ctx, shard); err != nil {
+		return err
+	}
+	return tx.Shard.UpdateOne(of).SetInterrupted(false).SetCheckpointBytes(0).SetSegmentBytes(0).Exec(ctx)
+}
+
+// dropAtOnce is how many versions a transaction deletes. It may delete more that ended with one
+// snapshot.
+const dropAtOnce = 20_000
+
+// dropFrom selects the snapshot with which the version ended that is at some position of those that
+// can be deleted, from the last one on.
+const dropFrom = `
+SELECT last_snapshot FROM pages WHERE shard = $1 AND last_snapshot > $2 AND last_snapshot < $3 AND first_snapshot > $2
+ORDER BY last_snapshot DESC LIMIT 1 OFFSET $4`
+
+// dropVersions deletes versions that no snapshot needs and that ended before snapshot below. It
+// returns their number, and the snapshot below which there may be more; 0: there are none.
+func (tx *Tx) dropVersions(ctx context.Context, shard backup.ShardID, below backup.SnapshotNumber) (dropped int64, next backup.SnapshotNumber, err error) {
+	numbers, err := tx.neededOf(ctx, shard)
+	if err != nil {
+		return 0, 0, err
+	}
+	for i := len(numbers) - 1; i >= 0; i-- {
+		after, before := backup.SnapshotNumber(0), min(numbers[i], below)
+		if i > 0 {
+			after = numbers[i-1]
 		}
-		after := backup.SnapshotNumber(0)
-		for _, before := range numbers {
-			if before > after+1 {
-				n, err := tx.Hot.DropVersions(ctx, shard, after, before)
-				if err != nil {
-					return err
-				}
-				dropped += n
+		for before > after+1 {
+			from := after + 1
+			err := tx.Each(ctx, dropFrom, []any{int64(shard), int64(after), int64(before), dropAtOnce - 1}, func(scan func(...any) error) error { return scan(&from) })
+			if err != nil {
+				return 0, 0, err
 			}
-			after = before
+			n, err := tx.Hot.DropVersions(ctx, shard, after, from, before)
+			if err != nil {
+				return 0, 0, err
+			}
+			before = from
+			if dropped += n; dropped >= dropAtOnce {
+				return dropped, before, nil
+			}
 		}
-		return nil
+	}
+	return dropped, 0, nil
+}
+
+// neededOf returns the numbers of the snapshots of a shard that need their versions of pages; if
+// there are none, the number of the next one.
+func (tx *Tx) neededOf(ctx context.Context, shard backup.ShardID) (numbers []backup.SnapshotNumber, err error) {
+	of, err := tx.lockShard(ctx, shard)
+	if err != nil {
+		return nil, err
+	}
+	now, err := tx.at(ctx, time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	err = tx.Each(ctx, neededNumbers, []any{now.UnixMicro(), of.ID}, func(scan func(...any) error) error {
+		var n backup.SnapshotNumber
+		err := scan(&n)
+		numbers = append(numbers, n)
+		return err
 	})
-	return dropped, err
+	if len(numbers) == 0 {
+		numbers = append(numbers, backup.SnapshotNumber(of.LastNumber)+1)
+	}
+	return numbers, err
 }
 
 const selectFence = `
@@ -162,16 +214,7 @@ func (x *Index) Fence(ctx context.Context) (map[backup.ShardID]backup.SnapshotNu
 
 // References implements index.Pruning.
 func (x *Index) References(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, needed []backup.SnapshotNumber) iter.Seq2[[]byte, error] {
-	return sequence(func(yield func([]byte) error) error {
-		wanted := func(first, last backup.SnapshotNumber) bool {
-			if needed == nil || first == math.MaxInt64 {
-				return true
-			}
-			i, _ := slices.BinarySearch(needed, first)
-			return i < len(needed) && needed[i] <= last
-		}
-		return x.Backend.EachListing(ctx, shard, from, wanted, yield)
-	})
+	return sequence(func(yield func([]byte) error) error { return x.Backend.EachListing(ctx, shard, from, needed, yield) })
 }
 
 // HasLists implements index.Pruning.

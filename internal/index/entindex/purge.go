@@ -62,8 +62,7 @@ func (x *Index) interruptedChunks(ctx context.Context, shard backup.ShardID) (id
 	if err != nil {
 		return nil, 0, x.Backend.Wrap(orNotFound(err, "shard %d", shard))
 	}
-	all := func(_, _ backup.SnapshotNumber) bool { return true }
-	err = x.Backend.EachListing(ctx, shard, open, all, func(data []byte) error {
+	err = x.Backend.EachListing(ctx, shard, open, nil, func(data []byte) error {
 		chunks, err := listing.ReadChunks(data)
 		if err == nil {
 			ids = append(ids, slices.Concat(chunks.Lists, chunks.Other)...)

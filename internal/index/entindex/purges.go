@@ -253,6 +253,10 @@ func (x *Index) Amend(ctx context.Context, a index.Amendment) error {
 		if err := tx.exec(ctx, putAmendment, uuid.UUID(a.ID), a.Sequence, base); err != nil {
 			return err
 		}
+		// What is noted of locks is that of the record and the segment that are replaced.
+		if err := tx.dropLocks(ctx, a.ID); err != nil {
+			return err
+		}
 		update := tx.Snapshot.Update().Where(snapshot.ID(uuid.UUID(a.ID)), snapshot.State(string(backup.Committed))).
 			SetSegmentParts(a.Segment.Parts).SetCheckpoint(a.Segment.Checkpoint)
 		if a.Segment.Parts > 0 {

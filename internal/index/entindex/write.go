@@ -43,6 +43,7 @@ type newProblem struct {
 	backup.Problem
 }
 
+// write writes what the application has decided to write.
 func (a *application) write(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{a.writePages, a.settle, a.announce, a.writeProblems, a.writeCounters} {
 		if err := step(ctx); err != nil {
@@ -74,7 +75,7 @@ func (a *application) writePages(ctx context.Context) error {
 	slices.Reverse(w.pages)
 	slices.SortStableFunc(w.pages, func(a, b PageRow) int { return comparePageIDs(a.id(), b.id()) })
 	w.pages = slices.CompactFunc(w.pages, func(a, b PageRow) bool { return a.id() == b.id() })
-	pages, err := a.tx.store(ctx, w.pages)
+	pages, err := a.tx.preparePages(ctx, w.pages)
 	if err != nil || len(pages) == 0 {
 		return err
 	}
@@ -112,6 +113,7 @@ func (a *application) settle(ctx context.Context) error {
 	return nil
 }
 
+// announce inserts the new tasks and batches: open work, which a committer claims.
 func (a *application) announce(ctx context.Context) error {
 	const tasks = "INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories) VALUES "
 	err := insertAll(ctx, a.tx, tasks, a.writes.newTasks, func(t *newTask) []any {

@@ -28,7 +28,7 @@ func testBad(t *testing.T, fresh func(testing.TB) Database) {
 		if got.LastGood != want.ID || got.Number != want.Number || got.Files != files || got.Bytes != 10*files || !got.Time.Equal(want.Started) {
 			t.Fatalf("last good is %+v, want snapshot %d", got, want.Number)
 		}
-		journal, err := f.x.Journal(f.ctx, f.shard.ID)
+		journal, err := f.x.LastCommits(f.ctx, f.shard.ID)
 		f.must(err)
 		if journal.Good != want.Number || journal.Files != files || journal.Bytes != 10*files {
 			t.Fatalf("the guard compares with %+v, want snapshot %d", journal, want.Number)

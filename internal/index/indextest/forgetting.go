@@ -52,7 +52,7 @@ func testForget(t *testing.T, fresh func(testing.TB) Database) {
 	f.wants(f.forget(second), index.ErrKept)
 	f.must(f.x.RetireShard(f.ctx, f.shard.ID, "tester"))
 	f.must(f.forget(second))
-	if good, err := f.x.Journal(f.ctx, f.shard.ID); err != nil || good.Good != 0 {
+	if good, err := f.x.LastCommits(f.ctx, f.shard.ID); err != nil || good.Good != 0 {
 		t.Fatalf("last good snapshot %d, %v; want none", good.Good, err)
 	}
 	for _, by := range []string{"", "a\x00", "\xff"} {
@@ -108,7 +108,7 @@ func testForgetHead(t *testing.T, fresh func(testing.TB) Database) {
 	f.must(f.x.Recorded(f.ctx, head.ID))
 	f.must(f.x.SetBad(f.ctx, head.ID, "tester", "damaged"))
 	f.must(f.forget(head))
-	f.wantJournal(first.Number)
+	f.wantLastGood(first.Number)
 	for range 2 { // before and after
 		next := f.begin()
 		if next.Base != head.Number || next.BaseID != head.ID {
@@ -126,9 +126,9 @@ func testForgetHead(t *testing.T, fresh func(testing.TB) Database) {
 	f.wantPages(first, "a", "b")
 }
 
-func (f *fixture) wantJournal(good backup.SnapshotNumber) {
+func (f *fixture) wantLastGood(good backup.SnapshotNumber) {
 	f.Helper()
-	j, err := f.x.Journal(f.ctx, f.shard.ID)
+	j, err := f.x.LastCommits(f.ctx, f.shard.ID)
 	f.must(err)
 	if j.Good != good {
 		f.Fatalf("last good snapshot %d, want %d", j.Good, good)

@@ -14,17 +14,17 @@ import (
 // The state that a committer needs before a commit, and what it records then.
 func testJournal(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
-	journal := func(want index.ShardJournal) {
+	journal := func(want index.LastCommits) {
 		t.Helper()
-		got, err := f.x.Journal(f.ctx, f.shard.ID)
+		got, err := f.x.LastCommits(f.ctx, f.shard.ID)
 		f.must(err)
 		if got != want {
 			t.Fatalf("journal %+v, want %+v", got, want)
 		}
 	}
-	_, err := f.x.Journal(f.ctx, 4711)
+	_, err := f.x.LastCommits(f.ctx, 4711)
 	f.wants(err, backup.ErrNotFound)
-	journal(index.ShardJournal{})
+	journal(index.LastCommits{})
 	attempt := backup.NewPackID()
 	commit := func(segment backup.Segment, files int64) {
 		t.Helper()
@@ -38,14 +38,14 @@ func testJournal(t *testing.T, fresh func(testing.TB) Database) {
 		}
 	}
 	commit(backup.Segment{Attempt: attempt, Parts: 3, Checkpoint: true, Bytes: 1 << 40}, 7)
-	journal(index.ShardJournal{Good: 1, Files: 7, Bytes: 70, CheckpointBytes: 1 << 40})
+	journal(index.LastCommits{Good: 1, Files: 7, Bytes: 70, CheckpointBytes: 1 << 40})
 	commit(backup.Segment{Attempt: attempt, Parts: 1, Bytes: 50}, 8)
 	commit(backup.Segment{}, 8) // nothing was changed
 	f.fail(f.begin().ID, "")
 	commit(backup.Segment{Attempt: attempt, Parts: 2, Bytes: 5}, 9)
-	journal(index.ShardJournal{Good: 5, Files: 9, Bytes: 90, CheckpointBytes: 1 << 40, SegmentBytes: 55})
+	journal(index.LastCommits{Good: 5, Files: 9, Bytes: 90, CheckpointBytes: 1 << 40, SegmentBytes: 55})
 	commit(backup.Segment{Attempt: attempt, Parts: 2, Checkpoint: true, Bytes: 500}, 6)
-	journal(index.ShardJournal{Good: 6, Files: 6, Bytes: 60, CheckpointBytes: 500})
+	journal(index.LastCommits{Good: 6, Files: 6, Bytes: 60, CheckpointBytes: 500})
 }
 
 // Snapshots that have ended are listed, oldest first, until the store has their records.

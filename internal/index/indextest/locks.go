@@ -57,6 +57,14 @@ func testLocks(t *testing.T, fresh func(testing.TB) Database) {
 	f.wants(f.x.LockObjects(f.ctx, stale, []string{record}, now.Add(9*time.Hour)), index.ErrNotLeading)
 	wantPacks(now.Add(time.Hour), now.Add(2*time.Hour))
 
+	// An amended record and its segment are other objects than those that were locked.
+	f.must(f.x.Amend(f.ctx, index.Amendment{ID: s.ID, Sequence: 2}))
+	locks, err = f.x.Locks(f.ctx)
+	f.must(err)
+	if len(locks.Until) != 1 || len(locks.Amendments) != 1 || locks.Amendments[s.ID] != (index.Amendment{ID: s.ID, Sequence: 2}) {
+		t.Errorf("locks %+v after an amendment", locks)
+	}
+
 	// A pack that waits for the end of its lock does not wait for a pruner.
 	f.must(f.x.Condemn(f.ctx, term, rows))
 	f.must(f.x.Deleting(f.ctx, term, rows))

@@ -363,6 +363,15 @@ func (f *fixture) wantJournals(p index.Purge) {
 	}
 	amended, err := f.x.Amendments(f.ctx)
 	f.must(err)
+	locks, err := f.x.Locks(f.ctx)
+	f.must(err)
+	now, err := f.x.Journals(f.ctx, p.Shard)
+	f.must(err)
+	for _, j := range now {
+		if a := locks.Amendments[j.ID]; a.Sequence != j.Sequence || j.Sequence > 0 && a.Base != j.Base {
+			f.Fatalf("snapshot %d has amendment %+v, want %+v", j.Number, a, j)
+		}
+	}
 	for _, j := range journals {
 		if j.Number >= p.From && amended[j.ID] != 1 {
 			f.Fatalf("snapshot %d has amendment %d", j.Number, amended[j.ID])

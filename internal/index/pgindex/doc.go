@@ -1,4 +1,5 @@
-// Package pgindex keeps the index in Postgres 14 or later.
+// Package pgindex keeps the index in Postgres 14 or later. The methods of index.Index are in
+// package entindex; this package is its Backend.
 //
 // Rows of the hot tables are copied (COPY) to temp tables, which each connection creates when it is
 // opened. From there, one sorted statement moves them to the real tables, in the transaction in

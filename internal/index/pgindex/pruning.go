@@ -15,16 +15,17 @@ import (
 )
 
 // EachListing implements entindex.HotReader.
-func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, wanted func(first, last backup.SnapshotNumber) bool, do func(listing []byte) error) error {
-	const query = `
-SELECT first_snapshot, coalesce(last_snapshot, $3), listing, ` + ofBase + ` FROM pages WHERE shard = $1 AND first_snapshot >= $2
+func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, needed entindex.Needed, do func(listing []byte) error) error {
+	condition, gaps := needed.Condition("$", 4)
+	query := `
+SELECT first_snapshot, coalesce(last_snapshot, $3), listing, ` + ofBase + ` FROM pages WHERE shard = $1 AND first_snapshot >= $2` + condition + `
 UNION ALL SELECT $3, $3, listing, ` + ofInterruptedBase + ` FROM interrupted_pages p WHERE shard = $1`
 	return b.eachRaw(ctx, query, func(raw [][]byte) error {
-		if !wanted(backup.SnapshotNumber(binary.BigEndian.Uint64(raw[0])), backup.SnapshotNumber(binary.BigEndian.Uint64(raw[1]))) {
+		if !needed.Has(backup.SnapshotNumber(binary.BigEndian.Uint64(raw[0])), backup.SnapshotNumber(binary.BigEndian.Uint64(raw[1]))) {
 			return nil
 		}
 		return do(entindex.Whole(raw[2], raw[3]))
-	}, int64(shard), int64(from), int64(math.MaxInt64))
+	}, append([]any{int64(shard), int64(from), int64(math.MaxInt64)}, gaps...)...)
 }
 
 // eachRaw runs a query that may return most of a table, and calls do for each row.
@@ -153,19 +154,19 @@ func (w hotWriter) DropLists(ctx context.Context) (int64, error) {
 
 // These statements drop patches first, and then versions of which nothing else is a patch.
 const (
-	dropPatches  = "DELETE FROM pages WHERE shard = $1 AND last_snapshot > $2 AND last_snapshot < $3 AND first_snapshot > $2 AND base IS NOT NULL"
-	dropVersions = "DELETE FROM pages WHERE shard = $1 AND last_snapshot > $2 AND last_snapshot < $3 AND first_snapshot > $2" +
+	dropPatches  = "DELETE FROM pages WHERE shard = $1 AND last_snapshot >= $4 AND last_snapshot < $3 AND first_snapshot > $2 AND base IS NOT NULL"
+	dropVersions = "DELETE FROM pages WHERE shard = $1 AND last_snapshot >= $4 AND last_snapshot < $3 AND first_snapshot > $2" +
 		" AND NOT EXISTS (SELECT FROM pages p WHERE p.shard = pages.shard AND p.directory = pages.directory AND p.page = pages.page" +
 		" AND p.first_snapshot > pages.first_snapshot AND p.base = pages.first_snapshot)"
 )
 
 // DropVersions implements entindex.HotWriter.
-func (w hotWriter) DropVersions(ctx context.Context, shard backup.ShardID, after, before backup.SnapshotNumber) (int64, error) {
-	patches, err := w.conn.Exec(ctx, dropPatches, planAnew, int64(shard), int64(after), int64(before))
+func (w hotWriter) DropVersions(ctx context.Context, shard backup.ShardID, after, from, before backup.SnapshotNumber) (int64, error) {
+	patches, err := w.conn.Exec(ctx, dropPatches, planAnew, int64(shard), int64(after), int64(before), int64(from))
 	if err != nil {
 		return 0, err
 	}
-	others, err := w.conn.Exec(ctx, dropVersions, planAnew, int64(shard), int64(after), int64(before))
+	others, err := w.conn.Exec(ctx, dropVersions, planAnew, int64(shard), int64(after), int64(before), int64(from))
 	return patches.RowsAffected() + others.RowsAffected(), err
 }
 

@@ -1,6 +1,7 @@
 // Package sqliteindex keeps the index in one SQLite file (with its -wal and -shm), for a repository
-// on one machine. Several processes may have it open. SQLite's locks allow one writer at a time,
-// and readers never wait.
+// on one machine. The methods of index.Index are in package entindex; this package is its Backend.
+// Several processes may have the file open. SQLite's locks allow one writer at a time, and readers
+// never wait.
 //
 // # Durability
 //

@@ -15,16 +15,17 @@ import (
 )
 
 // EachListing implements entindex.HotReader.
-func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, wanted func(first, last backup.SnapshotNumber) bool, do func(listing []byte) error) error {
-	const query = "SELECT first_snapshot, coalesce(last_snapshot, ?3), listing, " + ofBase + " FROM pages INDEXED BY pages_first WHERE shard = ?1 AND first_snapshot >= ?2" +
+func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, needed entindex.Needed, do func(listing []byte) error) error {
+	condition, gaps := needed.Condition("?", 4)
+	query := "SELECT first_snapshot, coalesce(last_snapshot, ?3), listing, " + ofBase + " FROM pages INDEXED BY pages_first WHERE shard = ?1 AND first_snapshot >= ?2" + condition +
 		" UNION ALL SELECT ?3, ?3, listing, " + ofInterruptedBase + " FROM interrupted_pages WHERE shard = ?1"
 	var listing, base sql.RawBytes
-	return b.each(ctx, query, []any{int64(shard), int64(from), int64(math.MaxInt64)}, func(rows *sql.Rows) error {
+	return b.each(ctx, query, append([]any{int64(shard), int64(from), int64(math.MaxInt64)}, gaps...), func(rows *sql.Rows) error {
 		var first, last backup.SnapshotNumber
 		if err := rows.Scan(&first, &last, &listing, &base); err != nil {
 			return err
 		}
-		if !wanted(first, last) {
+		if !needed.Has(first, last) {
 			return nil
 		}
 		return do(entindex.Whole(listing, base))
@@ -199,19 +200,19 @@ func (w hotWriter) DropLists(ctx context.Context) (int64, error) { return w.exec
 
 // These statements drop patches first, and then versions of which nothing else is a patch.
 const (
-	dropPatches  = "DELETE FROM pages INDEXED BY pages_last WHERE shard = ?1 AND last_snapshot IS NOT NULL AND last_snapshot < ?3 AND last_snapshot > ?2 AND first_snapshot > ?2 AND base IS NOT NULL"
-	dropVersions = "DELETE FROM pages INDEXED BY pages_last WHERE shard = ?1 AND last_snapshot IS NOT NULL AND last_snapshot < ?3 AND last_snapshot > ?2 AND first_snapshot > ?2" +
+	dropPatches  = "DELETE FROM pages INDEXED BY pages_last WHERE shard = ?1 AND last_snapshot IS NOT NULL AND last_snapshot < ?3 AND last_snapshot >= ?4 AND first_snapshot > ?2 AND base IS NOT NULL"
+	dropVersions = "DELETE FROM pages INDEXED BY pages_last WHERE shard = ?1 AND last_snapshot IS NOT NULL AND last_snapshot < ?3 AND last_snapshot >= ?4 AND first_snapshot > ?2" +
 		" AND NOT EXISTS (SELECT 1 FROM pages p INDEXED BY pages_key WHERE p.shard = pages.shard AND p.directory = pages.directory AND p.page = pages.page" +
 		" AND p.first_snapshot > pages.first_snapshot AND p.base = pages.first_snapshot)"
 )
 
 // DropVersions implements entindex.HotWriter.
-func (w hotWriter) DropVersions(ctx context.Context, shard backup.ShardID, after, before backup.SnapshotNumber) (int64, error) {
-	patches, err := w.exec(ctx, dropPatches, int64(shard), int64(after), int64(before))
+func (w hotWriter) DropVersions(ctx context.Context, shard backup.ShardID, after, from, before backup.SnapshotNumber) (int64, error) {
+	patches, err := w.exec(ctx, dropPatches, int64(shard), int64(after), int64(before), int64(from))
 	if err != nil {
 		return 0, err
 	}
-	others, err := w.exec(ctx, dropVersions, int64(shard), int64(after), int64(before))
+	others, err := w.exec(ctx, dropVersions, int64(shard), int64(after), int64(before), int64(from))
 	return patches + others, err
 }
 

@@ -20,7 +20,7 @@
 //
 // Back up
 //
-//	backup.go, backup_path.go, stdin.go, embedded.go, fleet.go, dry_run.go, report.go,
+//	backup.go, backup_path.go, backup_here.go, backup_fleet.go, stdin.go, dry_run.go, report.go,
 //	unmatched.go, own.go, idmap.go
 //
 // Restore and browse
@@ -191,6 +191,7 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 	root.SetHelpCommand(help)
 	root.AddCommand(newSnapshots(a))
 	addAliases(root)
+	selectOnce(root)
 	return root
 }
 
@@ -329,9 +330,10 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// emptyNames refuses an empty filer, shard or path: without a name, the command would apply to all.
+// emptyNames refuses an empty filer, shard, path or tag: without a name, the command would apply to
+// all, and no command could select an empty tag.
 func emptyNames(cmd *cobra.Command) error {
-	for _, name := range []string{"filer", "shard", "path"} {
+	for _, name := range []string{"filer", "shard", "path", "tag"} {
 		f := cmd.Flags().Lookup(name)
 		if f == nil || !f.Changed {
 			continue

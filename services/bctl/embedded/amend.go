@@ -160,13 +160,18 @@ func (a *amending) amend(ctx context.Context, snap, base *backup.Snapshot, j *in
 }
 
 // clean deletes the records and segments that the valid record of a snapshot has replaced, and
-// those that killed processes have left.
+// those that killed processes have left. Locked ones stay for the sweep that follows the end of
+// their locks.
 func (a *amending) clean(ctx context.Context, j *index.SnapshotJournal) error {
 	names, err := a.replaced(ctx, j)
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	return a.store.Delete(ctx, names...)
+	err = a.store.Delete(ctx, names...)
+	if _, ok := errors.AsType[*store.LockedError](err); ok {
+		return nil
+	}
+	return err
 }
 
 // replaced returns the objects of a snapshot's journal that its valid record does not name.

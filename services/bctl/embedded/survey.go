@@ -43,7 +43,7 @@ func Survey(ctx context.Context, o Options, shard *index.ShardStatus, s, base ba
 	}
 	if f.Failed == "" {
 		s.Counts = c
-		f.Failed = commit.Guard(&s, &index.ShardJournal{Good: shard.Number, Files: shard.Files, Bytes: shard.Bytes})
+		f.Failed = commit.Guard(&s, &index.LastCommits{Good: shard.Number, Files: shard.Files, Bytes: shard.Bytes})
 	}
 	return f, nil
 }

@@ -57,7 +57,8 @@ func (s *Service) applyLoop(ctx, work context.Context) {
 // results come again.
 const applyWithin = time.Minute
 
-// apply applies results in one transaction, and acknowledges each once the transaction is durable.
+// apply applies results in one transaction of the index (Apply of package entindex), and
+// acknowledges each once the transaction is durable.
 func (s *Service) apply(ctx context.Context, batch []flow.Received) {
 	results := make([]index.Result, 0, len(batch))
 	for _, r := range batch {

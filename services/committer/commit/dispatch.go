@@ -104,7 +104,8 @@ func (s *Service) dispatch(ctx context.Context) error {
 	}
 }
 
-// handOutTasks reports whether there may be more.
+// handOutTasks claims open walk tasks, and sends them to walkers. more reports whether there may be
+// more open tasks.
 func (s *Service) handOutTasks(ctx context.Context, claim index.Claim) (more bool, err error) {
 	tasks, err := s.Index.ClaimTasks(ctx, claim)
 	if err != nil {
@@ -118,6 +119,7 @@ func (s *Service) handOutTasks(ctx context.Context, claim index.Claim) (more boo
 	})
 }
 
+// handOutBatches is handOutTasks for read batches and readers.
 func (s *Service) handOutBatches(ctx context.Context, claim index.Claim) (more bool, err error) {
 	batches, err := s.Index.ClaimBatches(ctx, claim)
 	if err != nil {
@@ -131,8 +133,9 @@ func (s *Service) handOutBatches(ctx context.Context, claim index.Claim) (more b
 // traces begins the span of a piece of work.
 type traces[T any] func(context.Context, *T) (context.Context, *telemetry.Span)
 
-// handOut publishes claimed work, several messages at a time. It fails the snapshot of work that
-// was tried too often, and gives back what could not be published.
+// handOut publishes claimed work, several messages at a time. Walkers and readers receive it
+// (flow.ConsumeWalk, flow.ConsumeRead). It fails the snapshot of work that was tried too often, and
+// gives back what could not be published.
 func handOut[T any](ctx context.Context, s *Service, what string, hop flow.Hop[T], work []T, traced traces[T], held func(*T) (index.Held, int32)) error {
 	var all errgroup.Group
 	all.SetLimit(publishAtOnce)
@@ -160,7 +163,7 @@ func handOut[T any](ctx context.Context, s *Service, what string, hop flow.Hop[T
 		}
 		return s.takeBack(ctx, left, err)
 	}
-	_, kind, _ := strings.Cut(what, " ")
+	_, kind, _ := strings.Cut(what, " ") // "task" or "batch"
 	s.opts.Metrics.HandedOut(kind, len(work))
 	return nil
 }

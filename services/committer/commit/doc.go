@@ -13,6 +13,9 @@
 //	lease.go       keeps other committers from writing the same segment meanwhile
 //	record.go      writes records of ended snapshots, and the catalog, to the store
 //
+// apply.go and finish.go call package entindex, which implements Index (apply.go and snapshots.go
+// there). finish.go and record.go write objects of package journal.
+//
 // One committer leads:
 //
 //	keeper.go      maintains queues, leases and loads while it leads

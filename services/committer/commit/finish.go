@@ -55,11 +55,15 @@ func (s *Service) finish(ctx context.Context, id backup.SnapshotID) error {
 	if err != nil || snap.State != backup.Running || !snap.Complete() {
 		return err
 	}
-	last, err := s.Index.Journal(ctx, snap.Shard.ID)
+	last, err := s.Index.LastCommits(ctx, snap.Shard.ID)
 	if err != nil {
 		return err
 	}
-	if why := Guard(&snap, &last); why != "" {
+	why := Guard(&snap, &last)
+	if why == "" && !s.opts.Alone {
+		why = guardFirst(&snap, &last)
+	}
+	if why != "" {
 		flags := "--allow-shrink"
 		if snap.NewRoot {
 			flags += " --new-root"
@@ -71,7 +75,7 @@ func (s *Service) finish(ctx context.Context, id backup.SnapshotID) error {
 }
 
 // commit writes the segment of a snapshot and commits it, unless another committer does.
-func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index.ShardJournal) (err error) {
+func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index.LastCommits) (err error) {
 	id := snap.ID
 	mine, err := s.Index.ClaimCommit(ctx, id, s.holder, s.times.lease)
 	if err != nil || !mine {
@@ -136,7 +140,7 @@ const (
 // Guard returns the reason why a snapshot looks as if an export was not mounted, or emptied by
 // mistake (I11, I13); empty if it does not. It compares with the last good snapshot of the shard,
 // no matter which snapshot this one is based on.
-func Guard(snap *backup.Snapshot, last *index.ShardJournal) string {
+func Guard(snap *backup.Snapshot, last *index.LastCommits) string {
 	now, first := &snap.Counts, last.Good == 0
 	switch {
 	case snap.AllowShrink:
@@ -153,13 +157,24 @@ func Guard(snap *backup.Snapshot, last *index.ShardJournal) string {
 	return ""
 }
 
+// guardFirst returns the reason why the first good snapshot of a shard looks as if its filer was not
+// mounted; empty if it does not. On one machine the directory is the user's own, and bctl backup
+// prints a note instead.
+func guardFirst(snap *backup.Snapshot, last *index.LastCommits) string {
+	now := &snap.Counts
+	if last.Good > 0 || snap.AllowShrink || now.Files > 0 || now.Directories > 1 {
+		return ""
+	}
+	return "the shard is empty, and it has no earlier good snapshot: is the filer mounted where the walkers run?"
+}
+
 // minCheckpointBytes is the minimum size of the segments that a checkpoint replaces.
 const minCheckpointBytes = 1 << 20
 
 // writeSegment writes the snapshot's changes of the index to the store, so that the store alone is
 // sufficient (I7). The first segment of a shard has all of its pages, and so has a further one
 // whenever the segments since then have become larger than it.
-func (s *Service) writeSegment(ctx context.Context, snap *backup.Snapshot, last *index.ShardJournal) (journal.Segment, error) {
+func (s *Service) writeSegment(ctx context.Context, snap *backup.Snapshot, last *index.LastCommits) (journal.Segment, error) {
 	put := func(name string, data []byte) error { return s.Store.Put(ctx, name, data) }
 	changes := s.Index.Changes(ctx, snap.ID)
 	if snap.Base == 0 {

@@ -36,7 +36,7 @@ func TestShrinkGuard(t *testing.T) {
 		"a few bytes":                       {&counts{Files: 9, Bytes: mib - 1}, counts{Files: 9}, ""},
 		"no few bytes":                      {&counts{Files: 9, Bytes: mib}, counts{Files: 9}, "far fewer bytes"},
 		"first, with files":                 {nil, counts{Files: 1, Directories: 1}, ""},
-		"first, with an empty root":         {nil, counts{Directories: 1}, ""},
+		"first, with an empty root":         {nil, counts{Directories: 1}, "the shard is empty, and it has no earlier good snapshot"},
 		"first, without a file":             {nil, counts{Directories: 2}, ""},
 		"first, all gone":                   {nil, counts{Directories: 9, Vanished: 1}, "1 of 1 files and directories were gone"},
 		"first, most gone":                  {nil, counts{Files: 9, Vanished: 10}, "10 of 19 files and directories were gone"},

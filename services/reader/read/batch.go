@@ -111,7 +111,8 @@ func (s *Service) retrying(b *batch, err error) {
 		"attempt", b.msg.Attempt, "error", err)
 }
 
-// attempt makes one attempt at a batch.
+// attempt makes one attempt at a batch: it reads the files (batch.read), waits until the store
+// workers have put the new chunks into packs, and answers (batch.answer).
 func (s *Service) attempt(ctx, work context.Context, b *batch) error {
 	if err := s.reading.Take(ctx, b.filer()); err != nil {
 		return err
@@ -123,7 +124,7 @@ func (s *Service) attempt(ctx, work context.Context, b *batch) error {
 	s.packer.join(b.msg.Job.Snapshot)
 	err := b.read(work)
 	s.reading.Give(b.filer())
-	if stored := b.awaitStored(work); !errors.Is(err, stored) {
+	if stored := b.awaitStored(work); !errors.Is(err, stored) { // read may have returned it already
 		err = errors.Join(err, stored)
 	}
 	s.packer.leave(b.msg.Job.Snapshot)

@@ -63,7 +63,9 @@ func (b *batch) space(ctx context.Context, n int) ([]byte, error) {
 	return b.buffer.next(n), nil
 }
 
-// addChunk makes a chunk of the data, which is the start of the last space.
+// addChunk makes a chunk of the data, which is the start of the last space. The chunk stays in the
+// buffer until flush is called: by space or extendSpace if the buffer has too little room, and by
+// read at the end.
 func (b *batch) addChunk(data []byte) backup.Ref {
 	started := time.Now()
 	hash := b.hash.Sum(data)

@@ -13,6 +13,8 @@
 //	packer.go    seals frames into packs, uploads the packs, and reports them
 //	answer.go    reports the batch when everything that it relies on is durable
 //
+// What packer.go and answer.go send goes to the committer (admit.go of package commit).
+//
 // These files support that:
 //
 //	pace.go      limits a batch to its part of the filer's bytes per second, and follows changes

@@ -25,9 +25,9 @@ type linkedFile struct {
 	ref     backup.Ref // of the extended attributes, if they are in a chunk
 }
 
-// readLink gives e what the batch has read of the same file by another name, and reports whether it
-// has. now is the state of the open file.
-func (b *batch) readLink(ctx context.Context, p *page, e, now *backup.Entry) (bool, error) {
+// takeLinked gives e what the batch has read of the same file by another name, and reports whether
+// it has. now is the state of the open file.
+func (b *batch) takeLinked(ctx context.Context, p *page, e, now *backup.Entry) (bool, error) {
 	if now.Nlink < 2 {
 		return false, nil
 	}

@@ -108,14 +108,15 @@ func newPacker(svc *Service, sealer *seal.Sealer) *packer {
 	}
 }
 
-// add seals a frame into the snapshot's open pack, and returns by how many bytes the pack grew. It
+// add seals a frame into the snapshot's open pack, and returns by how many bytes the pack grew. A
+// pack that is full is passed on to be uploaded; flush does that for one that gets no more. add
 // blocks while the maximum number of packs is being uploaded.
 func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Frame) (ref *packRef, grewBytes int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	open := p.open[snapshot]
 	if open != nil && !open.writer.Fits(f) {
-		if err := p.close(ctx, open); err != nil {
+		if err := p.enqueue(ctx, open); err != nil {
 			return nil, 0, err
 		}
 		open = nil
@@ -138,9 +139,9 @@ func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Fra
 	p.held += grewBytes
 	switch {
 	case open.writer.Size() >= pack.TargetBytes:
-		err = p.close(ctx, open)
+		err = p.enqueue(ctx, open)
 	case p.held > maxOpenBytes:
-		err = p.close(ctx, p.fullest())
+		err = p.enqueue(ctx, p.fullest())
 	}
 	return ref, grewBytes, err
 }
@@ -173,8 +174,8 @@ func (p *packer) fullest() (fullest *openPack) {
 	return fullest
 }
 
-// close passes an open pack to an upload. The caller holds mu.
-func (p *packer) close(ctx context.Context, open *openPack) error {
+// enqueue passes an open pack, which gets no more frames, to an upload. The caller holds mu.
+func (p *packer) enqueue(ctx context.Context, open *openPack) error {
 	delete(p.open, open.snapshot)
 	p.held -= open.writer.Size()
 	select {
@@ -287,7 +288,7 @@ func (p *packer) flush(ctx context.Context, now time.Time) (next time.Duration) 
 		left := p.due(open).Sub(now)
 		if left > 0 {
 			next = min(next, left)
-		} else if p.close(ctx, open) != nil {
+		} else if p.enqueue(ctx, open) != nil {
 			return next
 		}
 	}

@@ -19,7 +19,8 @@ type page struct {
 	old     *oldPage // nil until it is needed
 }
 
-// read reads all wanted files, and passes their chunks to the store workers.
+// read reads all wanted files (readPage, readEntry, readFile), and passes their chunks to the store
+// workers.
 func (b *batch) read(ctx context.Context) error {
 	if err := b.decode(); err != nil {
 		return err

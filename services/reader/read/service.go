@@ -124,7 +124,7 @@ type Service struct {
 	warnUnseen sync.Once // packs cannot be seen
 	warnLimits sync.Once // nor can limits
 
-	// Send to the committer; not through NATS in tests.
+	// Publish to flow.Packs, flow.Lists and flow.Batches; in tests, not through NATS.
 	sendPack  func(context.Context, *backup.PackStored) error
 	sendLists func(context.Context, *backup.ListsStored) error
 	sendBatch func(context.Context, *backup.BatchStored) error

@@ -18,7 +18,8 @@ type splitter struct {
 }
 
 // extent reads length bytes of data at start, which follow a hole of hole bytes, into buffers, and
-// cuts them there.
+// cuts them there. Each round fills a space of the length of the longest chunk, and makes chunks of
+// it. The bytes after the last cut are the start of the next round's space.
 func (s *splitter) extent(ctx context.Context, hole, start, length int64) error {
 	b := s.batch
 	if b.cutter == nil {
@@ -31,7 +32,7 @@ func (s *splitter) extent(ctx context.Context, hole, start, length int64) error 
 	have := 0 // bytes that were read and not cut yet, at the start of the space
 	for offset, end := start, start+length; offset < end || have > 0; {
 		want := int(min(int64(chunk.MaxBytes), end-offset+int64(have)))
-		space, err := s.space(ctx, want, have)
+		space, err := s.extendSpace(ctx, want, have)
 		if err != nil {
 			return err
 		}
@@ -77,9 +78,9 @@ func (s *splitter) collapseRefs(ctx context.Context, uncut []byte) (moved []byte
 	return moved, err
 }
 
-// space returns room for want bytes in the buffer. The first have bytes are those that the last
-// chunks left uncut.
-func (s *splitter) space(ctx context.Context, want, have int) ([]byte, error) {
+// extendSpace returns room for want bytes in the buffer. The first have of them are the bytes that
+// were read and not cut yet.
+func (s *splitter) extendSpace(ctx context.Context, want, have int) ([]byte, error) {
 	b := s.batch
 	if have == 0 {
 		return b.space(ctx, want)

@@ -16,9 +16,9 @@ type page struct {
 	fingerprint backup.Fingerprint // as it will be stored: zero if the page must be looked at again
 }
 
-// cut cuts the sorted entries into pages, and keeps in w.pages those whose fingerprints differ from
-// the last snapshot's.
-func (w *visit) cut() {
+// comparePages cuts the sorted entries into pages, and keeps in w.pages those whose fingerprints
+// differ from the last snapshot's.
+func (w *visit) comparePages() {
 	rest := w.entries
 	self, key := &w.self, backup.PageKey(0)
 	var keys listing.Keys
@@ -29,7 +29,7 @@ func (w *visit) cut() {
 		if rest = rest[n:]; len(rest) > 0 {
 			p.next = keys.Next(rest[0].Name)
 		}
-		w.compare(p)
+		w.comparePage(p)
 		if len(rest) == 0 {
 			return
 		}
@@ -37,10 +37,10 @@ func (w *visit) cut() {
 	}
 }
 
-// compare keeps the page, to be sent, unless its fingerprint equals the last snapshot's. Nothing is
-// sent of an equal page: the row that the index has of it is valid in this snapshot, too (package
-// index, page versions). A page that the next snapshot must look at again is always kept.
-func (w *visit) compare(p page) {
+// comparePage keeps the page, to be sent, unless its fingerprint equals the last snapshot's.
+// Nothing is sent of an equal page: the row that the index has of it is valid in this snapshot, too
+// (package index, page versions). A page that the next snapshot must look at again is always kept.
+func (w *visit) comparePage(p page) {
 	p.fingerprint = w.fingerprint.Of(w.slice.task.Job.Compare, p.self, p.entries, p.next)
 	flagged := isProvisional(&p)
 	if !flagged && w.unchanged(&p) && !w.isBroken(p.key) {

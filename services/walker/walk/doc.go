@@ -24,6 +24,9 @@
 //	findings.go     makes messages, read batches and child tasks of what was found
 //	survey.go       walks a tree and counts what it finds, for a dry run
 //
+// What findings.go sends goes to the committer (admit.go of package commit), which makes the read
+// batches and child tasks. The batches go to package read.
+//
 // # Cost of an unchanged directory
 //
 // One open, one stat of the directory, one getdents per buffer, one stat per entry, one close. The

@@ -71,10 +71,11 @@ type findings struct {
 	check func(context.Context) error
 
 	mu        sync.Mutex
-	part      *backup.SliceWalked
+	part      *backup.SliceWalked // the message to be sent next
 	partBytes int
-	total     int
+	total     int // bytes of all parts
 
+	// The read batch to be added to part next, and its size.
 	batch                    []backup.PageVersion
 	batchFiles, batchListing int
 	batchContent             int64
@@ -163,6 +164,7 @@ func (f *findings) addToBatch(ctx context.Context, p *pageToRead, latency time.D
 	return nil
 }
 
+// endBatch puts the current batch into the current part.
 func (f *findings) endBatch(ctx context.Context) error {
 	if len(f.batch) == 0 {
 		return nil
@@ -281,6 +283,8 @@ func (f *findings) makeRoom(ctx context.Context, size int) error {
 	return nil
 }
 
+// send sends the current part to the committers (Service.receive of package commit), and begins the
+// next one.
 func (f *findings) send(ctx context.Context, last bool) error {
 	if f.check != nil {
 		if err := f.check(ctx); err != nil {

@@ -87,7 +87,7 @@ type Service struct {
 	watch       *stall.Watch // of the tasks in progress
 	directories *stall.Slots // for those that are being read
 
-	// Changed only by tests.
+	// Changed only by tests. send publishes to flow.Slices.
 	send         func(context.Context, *backup.SliceWalked) error
 	budgets      []budget // by generation
 	scarceTime   time.Duration

@@ -9,9 +9,9 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// addSpilled is cut and addDifferences for a directory that is not in memory. It works page by
-// page, and compares each with the last snapshot's page of the same key, at the directory's path in
-// that snapshot. A file that moved to another page because the cuts moved is read again.
+// addSpilled is comparePages and addDifferences for a directory that is not in memory. It works
+// page by page, and compares each with the last snapshot's page of the same key, at the directory's
+// path in that snapshot. A file that moved to another page because the cuts moved is read again.
 func (w *visit) addSpilled(ctx context.Context) (subdirectories []string, err error) {
 	from, err := w.oldPath(ctx)
 	if err != nil {
@@ -50,7 +50,7 @@ func (w *visit) addSpilledPage(ctx context.Context, p page, from string) error {
 		p.self = &w.self
 	}
 	w.pages = w.pages[:0]
-	w.compare(p)
+	w.comparePage(p)
 	if len(w.pages) > 0 {
 		var old backup.Page
 		if from != w.path || w.marked(p.key) {

@@ -73,6 +73,7 @@ func (t *inFlight) leave()                          { t.work.Leave(t.svc.directo
 // errStopped means that the walker was stopped before it had walked anything.
 var errStopped = errors.New("the walker stops")
 
+// handle makes an attempt at a task, which Run has received, and ends its delivery.
 func (s *Service) handle(ctx context.Context, t *inFlight) {
 	defer t.end()
 	started := time.Now()
@@ -106,7 +107,8 @@ func (s *Service) retrying(task *backup.WalkTask, err error) {
 		"attempt", task.Attempt, "error", err)
 }
 
-// walk makes one attempt at a task and sends the result.
+// walk makes one attempt at a task: it walks down from the task's directories (slice.walk), visits
+// each directory (visitor.visit), and sends the result (findings.finish).
 func (s *Service) walk(ctx context.Context, t *inFlight) error {
 	if s.stopping.Load() {
 		return errStopped
@@ -164,8 +166,9 @@ func (s *Service) isBlind(task *backup.WalkTask, looks int) bool {
 	return looks >= childLooks && task.Attempt >= childAttempts
 }
 
-// open opens the tree of a job. If the job names source snapshots, open chooses one and sets
-// job.Source to it.
+// open opens the tree of a job through the task's source, which passes each call on to the real
+// source, and notes when it is answered (package stall). If the job names source snapshots, open
+// chooses one and sets job.Source to it.
 func (s *Service) open(ctx context.Context, t *inFlight, job *backup.Job) (tree source.Tree, err error) {
 	src := t.work.Source(s.source)
 	if job.Snapshots == "" {

@@ -35,7 +35,7 @@ type visit struct {
 	path  string
 	dir   source.Directory
 	self  backup.Entry
-	marks []index.PageMark
+	marks []index.PageMark // of the directory's pages in the last snapshot
 
 	counts   backup.Counts
 	problems []backup.Problem
@@ -53,8 +53,10 @@ type visit struct {
 	latency  time.Duration // mean time of a stat
 }
 
-// visit lists one directory, compares its pages with the last snapshot, and adds the differences to
-// the findings. It returns the subdirectories to walk.
+// visit lists one directory (look), compares the fingerprints of its pages with the last snapshot's
+// (compare), compares the pages that differ entry by entry, and adds them to the findings
+// (addDifferences). The other steps treat what is unreadable, not mounted, or too large for memory.
+// It returns the subdirectories to walk.
 func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirectories []string, entries int, err error) {
 	marks, err := s.marks.of(ctx, path)
 	if err != nil {
@@ -81,9 +83,7 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 		return subdirectories, w.total, err
 	}
 	unchanged := w.counts.FilesUnchanged
-	w.cut()
-	gone := w.endedKeys()
-	old, err := w.fetchOld(ctx, gone)
+	old, gone, err := w.compare(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -93,9 +93,7 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 	}
 	if kept { // the entries have changed
 		w.pages, w.keys, w.counts.FilesUnchanged = w.pages[:0], w.keys[:0], unchanged
-		w.cut()
-		gone = w.endedKeys()
-		if old, err = w.fetchOld(ctx, gone); err != nil {
+		if old, gone, err = w.compare(ctx); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -119,6 +117,16 @@ func (v *visitor) look(ctx context.Context, s *slice, path string, marks []index
 	err = w.list(ctx)
 	w.answers = stall.Took(dir)
 	return w, err
+}
+
+// compare keeps the pages whose fingerprints differ from the last snapshot's (comparePages), and
+// fetches what the last snapshot has of them (fetchOld). gone are the keys of pages that the
+// directory no longer has.
+func (w *visit) compare(ctx context.Context) (old oldState, gone []backup.PageKey, err error) {
+	w.comparePages()
+	gone = w.endedKeys()
+	old, err = w.fetchOld(ctx, gone)
+	return old, gone, err
 }
 
 // settleUnread settles a directory that could not be opened or listed.

@@ -20,7 +20,7 @@ import (
 
 func sourceURL(path string) string { return posix.URL(path) }
 
-// parts returns the components for backups in this process.
+// parts returns what the services in this process use (package embedded).
 func (a *app) parts(r *repository) (embedded.Options, error) {
 	key, err := r.object.ReadWorkerKey(a.cfg.WorkerKey)
 	if err != nil {
@@ -109,6 +109,40 @@ func (c *backupCommand) backUpEach(ctx context.Context, o embedded.Options, targ
 	return nil
 }
 
+// backUpOne backs up one shard with the services of a fleet, which run in this process (package
+// embedded).
+func (c *backupCommand) backUpOne(ctx context.Context, o embedded.Options, t *target) (backup.Snapshot, error) {
+	before, err := o.Index.Snapshots(ctx, index.SnapshotFilter{
+		Filer: t.filer, Shard: t.shard.Name, States: []backup.State{backup.Committed}, Limit: 1,
+	})
+	if err != nil {
+		return backup.Snapshot{}, err
+	}
+	if len(before) > 0 {
+		if err := c.mayBeListed(&before[0], t); err != nil {
+			return backup.Snapshot{}, err
+		}
+	}
+	request, err := c.requestOf(t)
+	if err != nil {
+		return backup.Snapshot{}, err
+	}
+	progress := newTracker()
+	if len(before) > 0 {
+		progress.expect(backup.SnapshotID{}, before[0].Counts.Files, before[0].Counts.Bytes)
+	}
+	stop := c.app.animate(progress.line)
+	defer stop()
+	s, err := embedded.Backup(ctx, o, t.shard, request, func(p backup.Progress) {
+		p.Snapshot = backup.SnapshotID{} // there is only one
+		progress.add(p)
+	})
+	if err != nil {
+		return s, fmt.Errorf("back up %s: %w", display(t.shard.Name), err)
+	}
+	return s, nil
+}
+
 // printFound returns a function that prints the files of a shard that the walk found to be new or
 // changed. named reports that the text includes the shard.
 func (a *app) printFound(t *target, named bool) func(path string, sizeBytes int64, isNew bool) {
@@ -154,39 +188,6 @@ func lastChange(ctx context.Context, idx *sqliteindex.Index) (at time.Time, err 
 		}
 	}
 	return at, err
-}
-
-// backUpOne backs up one shard.
-func (c *backupCommand) backUpOne(ctx context.Context, o embedded.Options, t *target) (backup.Snapshot, error) {
-	before, err := o.Index.Snapshots(ctx, index.SnapshotFilter{
-		Filer: t.filer, Shard: t.shard.Name, States: []backup.State{backup.Committed}, Limit: 1,
-	})
-	if err != nil {
-		return backup.Snapshot{}, err
-	}
-	if len(before) > 0 {
-		if err := c.mayBeListed(&before[0], t); err != nil {
-			return backup.Snapshot{}, err
-		}
-	}
-	request, err := c.requestOf(t)
-	if err != nil {
-		return backup.Snapshot{}, err
-	}
-	progress := newTracker()
-	if len(before) > 0 {
-		progress.expect(backup.SnapshotID{}, before[0].Counts.Files, before[0].Counts.Bytes)
-	}
-	stop := c.app.animate(progress.line)
-	defer stop()
-	s, err := embedded.Backup(ctx, o, t.shard, request, func(p backup.Progress) {
-		p.Snapshot = backup.SnapshotID{} // there is only one
-		progress.add(p)
-	})
-	if err != nil {
-		return s, fmt.Errorf("back up %s: %w", display(t.shard.Name), err)
-	}
-	return s, nil
 }
 
 // mayBeListed refuses a part of a tree if the last snapshot is of the whole tree.
