@@ -236,8 +236,8 @@ func TestHoldsAndBadSnapshotsTakeNobodysPlace(t *testing.T) {
 }
 
 // A snapshot that is marked as bad is kept for as long as it would be if it were good, so that a
-// wrong mark can be taken back, and takes the place of no other one. One that has failed is kept for
-// a week.
+// wrong mark can be taken back, and takes the place of no other one. One that has failed is kept
+// for a week.
 func TestMarksDoNotShortenLives(t *testing.T) {
 	eachRandom(t, func(t *testing.T, _ *rand.Rand, rules backup.Retention, snapshots []Snapshot, o Options) {
 		good := slices.Clone(snapshots)

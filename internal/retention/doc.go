@@ -31,8 +31,9 @@
 //
 // # Snapshots that rules do not count or forget
 //
-// Rules that count consider good snapshots only. They do not count others. A snapshot that is
-// not good is kept by keep-within and keep-tag, and until there is a newer good one.
+// Rules count good snapshots only. A snapshot that has failed is kept until a good one is newer by
+// seven days. A snapshot that is marked as bad is kept at least as long, and as long as the rules
+// would keep it if it were good.
 //
 // A hold keeps its snapshot against the rules. With the rules of restic, it does not change the
 // fates of other snapshots. The rules of Proxmox Backup Server do not count snapshots on hold, so

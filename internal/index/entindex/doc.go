@@ -101,6 +101,7 @@
 //	heldpaths.go   finds the snapshots that holds on paths keep
 //	brake.go       stops large deletions
 //	prune.go       finds and deletes what no snapshot needs
+//	needed.go      finds the versions of pages that snapshots need
 //	prunework.go   reports what there is to prune
 //	move.go        replaces packs by their thinned copies
 //	locks.go       until when objects are locked in the store

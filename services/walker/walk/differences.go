@@ -10,9 +10,9 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// addDifferences adds the differences from the last snapshot to the findings: it completes each page
-// that differs (takeOver), and adds them all (addPages). carried reports that the directory was
-// carried forward from the last snapshot because its mount is gone: its current content is then
+// addDifferences adds the differences from the last snapshot to the findings: it completes each
+// page that differs (takeOver), and adds them all (addPages). carried reports that the directory
+// was carried forward from the last snapshot because its mount is gone: its current content is then
 // ignored.
 func (w *visit) addDifferences(ctx context.Context, old *oldState, gone []backup.PageKey) (carried bool, err error) {
 	if len(w.pages) > 0 || len(gone) > 0 {
