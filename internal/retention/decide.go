@@ -91,8 +91,9 @@ func apply(rules *backup.Retention, decisions []Decision, o Options) {
 	}
 }
 
-// keepBad gives snapshots that are marked as bad the reasons that they would have if they were good.
-// So a wrong mark loses nothing: it can be taken back for as long as the snapshot would be kept.
+// keepBad gives snapshots that are marked as bad the reasons that they would have if they were
+// good. So a wrong mark loses nothing: it can be taken back for as long as the snapshot would be
+// kept.
 func keepBad(rules *backup.Retention, decisions []Decision, o Options) {
 	good := make([]Decision, len(decisions))
 	for n := range decisions {
@@ -108,8 +109,8 @@ func keepBad(rules *backup.Retention, decisions []Decision, o Options) {
 }
 
 // notGoodFor is how much newer a good snapshot must be than one that is not good, before no rule
-// keeps the latter any more: until then, somebody may want to see why it failed, or to take the mark
-// back.
+// keeps the latter any more: until then, somebody may want to see why it failed, or to take the
+// mark back.
 var notGoodFor = backup.Period{Days: 7}
 
 // protect adds the reasons that are not rules, and those of forgotten snapshots.

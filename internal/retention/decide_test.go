@@ -236,8 +236,8 @@ func TestHoldsAndBadSnapshotsTakeNobodysPlace(t *testing.T) {
 }
 
 // A snapshot that is marked as bad is kept for as long as it would be if it were good, so that a
-// wrong mark can be taken back, and takes the place of no other one. One that has failed is kept for
-// a week.
+// wrong mark can be taken back, and takes the place of no other one. One that has failed is kept
+// for a week.
 func TestMarksDoNotShortenLives(t *testing.T) {
 	eachRandom(t, func(t *testing.T, _ *rand.Rand, rules backup.Retention, snapshots []Snapshot, o Options) {
 		good := slices.Clone(snapshots)
@@ -327,8 +327,8 @@ func TestWrongRulesAreRefused(t *testing.T) {
 		{backup.Retention{Tags: [][]string{{"\x00"}}}, "keep/tags/0", "NUL"},
 		{backup.Retention{Tags: make([][]string, 65)}, "keep/tags", "65 lists are more than 64"},
 		{backup.Retention{Last: 1, Style: "borg"}, "keep/style", `"borg" is not restic or pbs`},
-		{backup.Retention{Last: 1, Style: backup.StylePBS, WithinDaily: backup.Period{Days: 1}}, "keep/within_daily", "the style pbs has no periods"},
-		{backup.Retention{Last: 1, Style: backup.StylePBS, Tags: [][]string{{"a"}}}, "keep/tags", "the style pbs has no tags"},
+		{backup.Retention{Last: 1, Style: backup.StylePBS, WithinDaily: backup.Period{Days: 1}}, "keep/within_daily", "the style pbs has no periods: omit them, or use the style restic"},
+		{backup.Retention{Last: 1, Style: backup.StylePBS, Tags: [][]string{{"a"}}}, "keep/tags", "the style pbs has no tags: omit them, or use the style restic"},
 	} {
 		_, err := Decide(test.rules, nil, Options{})
 		var setting *backup.SettingError

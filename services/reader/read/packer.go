@@ -94,7 +94,7 @@ type packer struct {
 	uploadNanos atomic.Int64 // spent, and not yet reported by a batch
 }
 
-// A use is what the batches of one snapshot do with its pack.
+// A use describes the batches that may add to the pack of their snapshot.
 type use struct {
 	batches int       // that may still add
 	ended   time.Time // when the last of them ended; valid if batches is 0
