@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -122,6 +123,8 @@ func (c *backupCommand) check(paths []string) error {
 		return usage("--dry-run is not available in a fleet, where the services walk the trees")
 	case slices.Contains(paths, ""):
 		return usage("PATH is empty: name a directory (. is the current one) or a file")
+	case slices.ContainsFunc(c.tags, func(tag string) bool { return strings.Contains(tag, ",") }):
+		return usage("--tag %q has a comma, with which --keep-tag separates tags: give each tag with --tag", strings.Join(c.tags, ","))
 	case c.detach && !fleet:
 		return usage("--detach needs a fleet (--nats): without one, this process does the work")
 	case len(c.shards) > 0 && c.filer == "":
