@@ -191,7 +191,7 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 	root.SetHelpCommand(help)
 	root.AddCommand(newSnapshots(a))
 	addAliases(root)
-	selectOnce(root)
+	countSelectors(root)
 	return root
 }
 
@@ -227,7 +227,7 @@ var flagUsage = map[string]string{
 
 // configure reads the settings. It opens nothing.
 func (a *app) configure(cmd *cobra.Command) error {
-	if err := emptyNames(cmd); err != nil {
+	if err := errors.Join(emptyNames(cmd), selectedTwice(cmd)); err != nil {
 		return err
 	}
 	switch a.progress {
