@@ -175,7 +175,12 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 	root.CompletionOptions.DisableDefaultCmd = true
 	a.globalFlags(root)
 	root.Flags().BoolVar(&version, "version", false, "print the version")
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.configure(cmd) }
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if err := selectedTwice(cmd); err != nil {
+			return err
+		}
+		return a.configure(cmd)
+	}
 	setHelp(root)
 	addGroup(root, useGroup, newInit(a), newBackup(a), newRestore(a), newSnapshot(a), newLs(a), newStatus(a), newCancel(a),
 		newForget(a), newPrune(a), newPurge(a), newHold(a), newConfirm(a), newBrake(a), newLog(a), newStats(a))
@@ -227,7 +232,7 @@ var flagUsage = map[string]string{
 
 // configure reads the settings. It opens nothing.
 func (a *app) configure(cmd *cobra.Command) error {
-	if err := errors.Join(emptyNames(cmd), selectedTwice(cmd)); err != nil {
+	if err := emptyNames(cmd); err != nil {
 		return err
 	}
 	switch a.progress {
