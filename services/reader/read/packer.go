@@ -220,14 +220,7 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 	if err != nil {
 		return err
 	}
-	if cap(data) >= packBufferBytes {
-		defer func() {
-			select {
-			case p.bufs <- data[:0]:
-			default:
-			}
-		}()
-	}
+	defer p.reuse(data)
 	started := time.Now()
 	// A failed Put may leave an orphan object: the pack's name is not used again.
 	if err := p.svc.whileAccepted(ctx, func(ctx context.Context) error {
@@ -243,6 +236,17 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 		FrameBytes: slices.Clone(open.writer.FrameBytes()), Chunks: open.places,
 	}
 	return p.svc.untilSent(ctx, "pack "+m.Pack.String(), func() error { return p.svc.sendPack(ctx, m) })
+}
+
+// reuse keeps the buffer of a pack for another full pack.
+func (p *packer) reuse(buf []byte) {
+	if cap(buf) < packBufferBytes {
+		return
+	}
+	select {
+	case p.bufs <- buf[:0]:
+	default:
+	}
 }
 
 // untilSent calls send until the message is accepted, because later messages rely on it.
