@@ -50,9 +50,9 @@
 //	                           → split.go: extent, finish; buffer.go: addChunk
 //	                           compresses the chunks that are not stored yet
 //	                           → store.go: storeBuffer, storeFrame
-//	                           seals them into a pack. When nothing is left to read (flush), puts
-//	                           the pack into the store (internal/store/dirstore, s3store), full or
-//	                           not
+//	                           seals them into a pack. When nothing is left to read (flushLoop),
+//	                           puts the pack into the store (internal/store/dirstore, s3store), full
+//	                           or not
 //	                           → packer.go: add, put; internal/pack/writer.go: Add
 //	                           reports the batch when its packs are durable
 //	                           → answer.go: answer

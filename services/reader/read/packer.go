@@ -109,25 +109,15 @@ func newPacker(svc *Service, sealer *seal.Sealer) *packer {
 }
 
 // add seals a frame into the snapshot's open pack, and returns by how many bytes the pack grew. A
-// pack that is full is passed on to be uploaded; flush does that for one that gets no more. add
-// blocks while the maximum number of packs is being uploaded.
+// pack that is full is passed on to be uploaded (enqueue, upload, put); flushLoop does that for one
+// that gets no more. add blocks while the maximum number of packs is being uploaded.
 func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Frame) (ref *packRef, grewBytes int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	open := p.open[snapshot]
-	if open != nil && !open.writer.Fits(f) {
-		if err := p.enqueue(ctx, open); err != nil {
-			return nil, 0, err
-		}
-		open = nil
-	}
-	before := 0
-	if open != nil {
-		before = open.writer.Size()
-	} else if open, err = p.newPack(ctx, snapshot); err != nil {
+	open, before, err := p.packFor(ctx, snapshot, f)
+	if err != nil {
 		return nil, 0, err
 	}
-	ref = open.ref
 	n, err := open.writer.Add(f)
 	if err != nil {
 		return nil, 0, err
@@ -143,7 +133,22 @@ func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Fra
 	case p.held > maxOpenBytes:
 		err = p.enqueue(ctx, p.fullest())
 	}
-	return ref, grewBytes, err
+	return open.ref, grewBytes, err
+}
+
+// packFor returns the open pack of the snapshot and its size or, if there is none that f fits into, a
+// new one and zero.
+func (p *packer) packFor(ctx context.Context, snapshot backup.SnapshotID, f pack.Frame) (open *openPack, sizeBytes int, err error) {
+	if open = p.open[snapshot]; open != nil {
+		if open.writer.Fits(f) {
+			return open, open.writer.Size(), nil
+		}
+		if err := p.enqueue(ctx, open); err != nil {
+			return nil, 0, err
+		}
+	}
+	open, err = p.newPack(ctx, snapshot)
+	return open, 0, err
 }
 
 func (p *packer) newPack(ctx context.Context, snapshot backup.SnapshotID) (*openPack, error) {

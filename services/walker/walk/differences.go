@@ -38,8 +38,8 @@ func (w *visit) addDifferences(ctx context.Context, old *oldState, gone []backup
 	return false, w.addPages(ctx)
 }
 
-// takeOver decides what is read again. It copies what is known of unchanged entries into a page, and
-// flags changed files as wanted (listing.TakeOver). It reads the extended attributes of changed
+// takeOver decides what is read again. It copies what is known of unchanged entries into a page,
+// and flags changed files as wanted (listing.TakeOver). It reads the extended attributes of changed
 // entries that are not regular files.
 func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSelf *backup.Entry) error {
 	c := listing.TakeOver(w.slice.task.Job.Compare, w.slice.svc.opts.Reread, p.entries, old, w.observer())

@@ -55,8 +55,8 @@ type visit struct {
 
 // visit lists one directory (look), compares the fingerprints of its pages with the last snapshot's
 // (compare), compares the pages that differ entry by entry, and adds them to the findings
-// (addDifferences). The other steps treat what is unreadable or too large for memory. It returns the
-// subdirectories to walk.
+// (addDifferences). The other steps treat what is unreadable or too large for memory. It returns
+// the subdirectories to walk.
 func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirectories []string, entries int, err error) {
 	marks, err := s.marks.of(ctx, path)
 	if err != nil {
@@ -116,8 +116,8 @@ func (v *visitor) lookOnce(ctx context.Context, s *slice, path string, marks []i
 
 // compare keeps the pages whose fingerprints differ from the last snapshot's (comparePages), and
 // fetches what the last snapshot has of them (fetchOld). gone are the keys of pages that the
-// directory no longer has. If the last snapshot's content was mounted and now is not, it is added to
-// the entries, and compare starts again.
+// directory no longer has. If content of the last snapshot was mounted and now is not, it is added
+// to the entries (keepMounts), and they are compared again.
 func (w *visit) compare(ctx context.Context) (old oldState, gone []backup.PageKey, err error) {
 	unchanged := w.counts.FilesUnchanged
 	if old, gone, err = w.compareOnce(ctx); err != nil {
