@@ -45,7 +45,7 @@ func TestWrongUse(t *testing.T) {
 	expect(t, client.Run("restore", "latest", "--repo", missing, "--target", missing), 10, missing)
 	expect(t, client.Run("backup", "--config", bad, tree), 2, bad+":3", "index.colour")
 	expect(t, client.Run("backup", "--config", missing, tree), 1, missing)
-	expect(t, repo.Run("backup"), 2, "nothing to back up is named")
+	expect(t, repo.Run("backup"), 2, "there is nothing to back up")
 	expect(t, repo.Run("backup", "--no-such-flag", tree), 2, "no-such-flag")
 	expect(t, repo.Run("backup", missing), 1, missing, "does not exist")
 	expect(t, repo.Run("restore", "latest", "--target", missing), 1, "no committed snapshot")
@@ -196,7 +196,7 @@ func TestUnreadableFile(t *testing.T) {
 		t.Errorf("summary %+v", made)
 	}
 	target := filepath.Join(t.TempDir(), "restored")
-	repo.Credential = nil // whoever restores may be root
+	repo.Credential = nil // the restoring user may be root
 	restored := repo.Run("restore", "latest", "--target", target)
 	for name, want := range map[string]string{"secret": "the last good copy", "open": "open", "closed/file": "below a directory that will be closed"} {
 		if got, err := os.ReadFile(filepath.Join(target, name)); err != nil || string(got) != want {

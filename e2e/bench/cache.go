@@ -151,7 +151,7 @@ func resident(ctx context.Context, tree string) (hot, cold int64, err error) {
 }
 
 func writeCached(c *chapter, all []cached, coldBytes, hotBytes int64) {
-	c.say("8 files of %d MB that are not in the page cache, and one of %d MB that is. What is there after a first backup, and, of the cold ones, after a backup of the unchanged tree (`fincore`):",
+	c.say("8 files of %d MB that are not in the page cache, and one of %d MB that is. The table has the parts that are in the page cache after a first backup. The last column has those of the cold files after a backup of the unchanged tree (`fincore`):",
 		coldBytes/8e6, hotBytes/1e6)
 	rows := [][]string{{"tool", "wall s", "MB/s", "hot file, MiB", "cold files, MiB", "after unchanged, MiB"}}
 	var ours, limit cached
@@ -174,7 +174,7 @@ func writeCached(c *chapter, all []cached, coldBytes, hotBytes int64) {
 	c.must(share >= minHotShare, "Hot pages that stay", fmt.Sprintf("%.3f", share), fmt.Sprintf("≥ %.2f", minHotShare))
 	c.atMost("Cold pages that are left, share", "%.3f", float64(ours.ColdBytes)/float64(coldBytes), maxColdShare)
 	if limit.Tool != "" {
-		c.atMost("First backup from a cold cache, × the floor, which leaves all pages", "%.2f", ours.WallSeconds/limit.WallSeconds, 1.3)
+		c.atMost("First backup from a cold cache, relative to floor store", "%.2f", ours.WallSeconds/limit.WallSeconds, 1.3)
 	}
 }
 

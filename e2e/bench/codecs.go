@@ -84,7 +84,7 @@ func measureCodecs(ctx context.Context, r *runner) error {
 	c.say("First backups of the tree conserve (%d MB, %d files) with each codec. Seconds of stages are sums over all workers; the default is zstd-1.",
 		p.bytes/1e6, p.files)
 	writeStages(c, mixed)
-	c.say("The share of the plaintext in frames that were compressed to less than each part of their size:")
+	c.say("The share of the plaintext by the compressed size of its frames, in percent of their original size:")
 	writeRatios(c, mixed)
 	c.say("The same sizes of random bytes:")
 	writeStages(c, incompressible)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// What bctl is measured against in a step.
+// The references with which bctl is compared in a step.
 const (
 	fastest      = "× the fastest peer"
 	fastestEqual = "× the fastest peer that compresses and encrypts"
@@ -17,14 +17,14 @@ const (
 	inSeconds    = "seconds"
 )
 
-// A limit is the most that bctl may take of something, in a step on a preset.
+// A limit is the maximum ratio of bctl's time to that of a reference, in a step on a preset.
 type limit struct {
 	step    step
 	against string
 	most    float64
 }
 
-// limits are those of the table, by preset.
+// limits are the limits by preset.
 var limits = map[string][]limit{
 	"million": {
 		{first, aFloor, 1.3}, {first, fastest, 0.8}, {first, fastestSafe, 0.5},
@@ -36,23 +36,23 @@ var limits = map[string][]limit{
 	},
 	"big":   {{first, fastestEqual, 0.7}, {restore, fastestEqual, 0.7}},
 	"obnam": {{unchanged, fastest, 0.5}},
-	// Of these, other things are asked: sections codecs and memory.
+	// The sections codecs and memory have the criteria of these.
 	"conserve": nil,
 	"hugedir":  nil,
 }
 
 const (
-	// maxStoredShare is how large a repository of million may be beside restic's.
+	// maxStoredShare is the maximum size of a repository of million, relative to restic's.
 	maxStoredShare = 0.85
-	// maxPeakMiB is what bctl may have resident with all its services in one process;
+	// maxPeakMiB is the maximum resident memory of bctl with all its services in one process;
 	// maxServiceMiB is that of a service in a process of its own.
 	maxPeakMiB    = 400
 	maxServiceMiB = 256
 )
 
-// criteria compares bctl with what was measured beside it. What has nothing
-// to be compared with is left out. A tree that has no limits of its own has
-// million's that are about peers.
+// criteria compares bctl with the other tools that were measured. It omits
+// limits whose reference was not measured. A tree without limits of its own
+// has the limits of million that refer to peers.
 func (r *report) criteria(c *chapter) {
 	of, ok := limits[r.Preset]
 	if !ok {
@@ -77,7 +77,7 @@ func (r *report) criteria(c *chapter) {
 	r.memory(c)
 }
 
-// memory compares peaks with what there may be.
+// memory compares the peaks of memory with their limits.
 func (r *report) memory(c *chapter) {
 	var peak int64
 	services := map[string]int64{}
@@ -103,7 +103,7 @@ func (r *report) memory(c *chapter) {
 	}
 }
 
-// opponent returns whom bctl is to be compared with.
+// opponent returns the result with which bctl is compared.
 func (r *report) opponent(l limit) (result, bool) {
 	switch l.against {
 	case aFloor:
@@ -134,7 +134,7 @@ func (r *report) fastestPeer(s step, which func(*tool) bool) (fastest result, ok
 	return fastest, ok
 }
 
-// measured returns a result that there is a ratio of.
+// measured returns a result that has a ratio.
 func (r *report) measured(tool string, s step) (result, bool) {
 	res, ok := r.result(tool, s)
 	return res, ok && res.WallRatio > 0

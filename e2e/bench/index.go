@@ -206,8 +206,8 @@ func look(ctx context.Context, conn *pgx.Conn) (l looked, err error) {
 func writeIndexed(c *chapter, all []indexed, s shape) {
 	c.say("%d files in %d directories, backed up by a fleet of one walker, one reader and one committer on this machine.", s.files, s.directories)
 	files := float64(s.files)
-	rows := [][]string{{"snapshot", "s", "files/s", "WAL bytes", "a file", "database grew by", "a file"}}
-	tables := [][]string{{"snapshot", "table", "rows", "bytes a row", "table on disk", "a file", "indexes on disk", "a file"}}
+	rows := [][]string{{"snapshot", "s", "files/s", "WAL bytes", "per file", "database grew by", "per file"}}
+	tables := [][]string{{"snapshot", "table", "rows", "bytes per row", "table on disk", "per file", "indexes on disk", "per file"}}
 	for _, of := range all[:2] {
 		rows = append(rows, []string{
 			of.Step.title(), fmt.Sprintf("%.2f", of.Seconds), fmt.Sprintf("%.0f", files/of.Seconds),
@@ -228,7 +228,7 @@ func writeIndexed(c *chapter, all []indexed, s shape) {
 	c.table(rows)
 	c.say("What came to each table (\"on disk\" is in pages of 8 KiB, with their free space):")
 	c.table(tables)
-	c.atMost("First snapshot: bytes of the index a file", "%.0f", float64(all[0].Disk)/files, maxIndexBytesPerFile)
+	c.atMost("First snapshot: bytes of the index per file", "%.0f", float64(all[0].Disk)/files, maxIndexBytesPerFile)
 	var left int64
 	for _, t := range all[1].Tables {
 		left += t.RowBytes

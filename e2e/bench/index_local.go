@@ -30,7 +30,8 @@ func (g localGrown) less(before localGrown) localGrown {
 	return localGrown{g.Packs - before.Packs, g.Segments - before.Segments, g.Used - before.Used, g.File - before.File}
 }
 
-// ratio is all that was added for each byte of packs, which have what has changed.
+// ratio returns the bytes that a backup added to the store and the index, per byte of new packs.
+// The packs have the changed content.
 func (g localGrown) ratio() float64 {
 	return float64(g.Packs+g.Segments+g.Used) / float64(g.Packs)
 }

@@ -21,7 +21,7 @@ const (
 
 	maxPruneSeconds = 15
 	maxPruneMiB     = 256
-	maxBesidePrune  = 1.1 // × a backup with nothing beside it
+	maxBesidePrune  = 1.1 // relative to a backup alone
 	minOverlap      = 0.9 // of such a backup
 )
 
@@ -221,7 +221,7 @@ func (b *bench) pruneCopy(ctx context.Context, t pruner) (of pruned, err error) 
 }
 
 func writePruned(c *chapter, all []pruned, s shape) {
-	c.say("%d files, %d snapshots with %.0f%% of the files changed between two, of which the last %d are kept. Repositories in a directory; medians of %d rounds.",
+	c.say("%d files, %d snapshots; %.0f%% of the files change between two snapshots. The last %d snapshots are kept. Repositories in a directory; medians of %d rounds.",
 		s.files, prunedSnapshots, 100*c.runner.o.churnShare, keptSnapshots, pruneRounds)
 	rows := [][]string{{"tool", "forget, s", "prune, s", "CPU, s", "peak MiB", "before, MB", "after, MB"}}
 	var names []string
@@ -267,7 +267,7 @@ func medianOf(all []pruned, tool string, figure func(p *pruned) float64) float64
 
 // writeRequests shows what bctl asked of the store. All rounds ask the same.
 func writeRequests(c *chapter, r *pruneResult) {
-	c.say("bctl deleted %d packs as a whole, and replaced %d others by copies of what is needed; %d remain. What it asked the store for:", r.DeletedPacks, r.ThinnedPacks, r.Packs)
+	c.say("bctl deleted %d packs as a whole, and replaced %d others by copies of their needed parts; %d remain. Its requests to the store:", r.DeletedPacks, r.ThinnedPacks, r.Packs)
 	c.table([][]string{
 		{"request", "number"},
 		{"delete packs", fmt.Sprint(r.Requests.DeletePacks)},
@@ -281,8 +281,8 @@ func writeRequests(c *chapter, r *pruneResult) {
 }
 
 func writeBeside(c *chapter, all []besidePrune) {
-	c.say("A backup of 1%% changed files with nothing beside it, and the same backup while prunes run one after the other, of which the first frees the space:")
-	rows := [][]string{{"round", "backup, s", "backup beside prunes, s", "ratio", "prunes that ended meanwhile", "share of the backup with a prune"}}
+	c.say("A backup of 1%% changed files alone, and the same backup while prunes run one after the other. The first of these frees the space:")
+	rows := [][]string{{"round", "backup, s", "with prunes, s", "ratio", "prunes that ended meanwhile", "share of the backup with a prune"}}
 	var ratios, overlaps []float64
 	for i := range all {
 		of := &all[i]
@@ -293,7 +293,7 @@ func writeBeside(c *chapter, all []besidePrune) {
 		})
 	}
 	c.table(rows)
-	c.atMost("A backup beside prunes, × one alone", "%.2f", median(ratios), maxBesidePrune)
+	c.atMost("A backup with prunes, relative to one alone", "%.2f", median(ratios), maxBesidePrune)
 	least := slices.Min(overlaps)
 	c.must(least >= minOverlap, "Share of the backup during which a prune ran, at least", fmt.Sprintf("%.2f", least), fmt.Sprintf("≥ %.2f", minOverlap))
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A besidePrune is one backup with nothing beside it, and the same backup while the space of
+// A besidePrune is one backup alone, and the same backup while the space of
 // forgotten snapshots is freed.
 type besidePrune struct {
 	Alone   float64 `json:"backup_seconds"`

@@ -27,7 +27,7 @@ func sections() []section {
 	return []section{
 		{"trees", "bctl beside its peers", measureTrees},
 		{"startup", "how long a command takes that does little", measureStartup},
-		{"calls", "system calls and allocations of a file", measureCalls},
+		{"calls", "system calls and allocations per file", measureCalls},
 		{"cache", "what is left of the page cache", measureCache},
 		{"codecs", "compression", measureCodecs},
 		{"slowstat", "a filer whose answers take time", measureSlowStat},
@@ -48,7 +48,7 @@ func sectionNames() (names []string) {
 	return names
 }
 
-// chosen returns the sections that were asked for.
+// chosen returns the sections that --sections names; without it, all.
 func (o *options) chosen() ([]section, error) {
 	if o.sections == "" {
 		return sections(), nil
@@ -62,7 +62,7 @@ func (o *options) chosen() ([]section, error) {
 	return slices.DeleteFunc(sections(), func(s section) bool { return !slices.Contains(wanted, s.name) }), nil
 }
 
-// A runner has what all sections need: options, programs and a directory.
+// A runner has the options, programs and directory that all sections need.
 type runner struct {
 	o        *options
 	self     string // this program

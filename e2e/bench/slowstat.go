@@ -73,7 +73,7 @@ func measureSlowStat(ctx context.Context, r *runner) error {
 	for _, of := range all {
 		if of.Tool == "bctl" && of.Step == unchanged {
 			c.must(of.StatCalls == entries, fmt.Sprintf("%v: unchanged, stats of %d entries", of.Latency, entries), fmt.Sprint(of.StatCalls), fmt.Sprint(entries))
-			c.atMost(fmt.Sprintf("%v: the same as the filer counts them, beyond these, for each directory that is opened", of.Latency), "%.2f",
+			c.atMost(fmt.Sprintf("%v: further stats at the filer, per directory that is opened", of.Latency), "%.2f",
 				float64(of.Stats-entries)/float64(s.directories), maxDirectoryLookups)
 		}
 	}
@@ -155,9 +155,9 @@ func (b *bench) onSlowFiler(ctx context.Context, t *tool, behind string, latency
 }
 
 func writeSlow(c *chapter, all []slow, s shape) {
-	c.say("%d files of about 1 kB in %d directories, through slowfs, which takes as long as the row says for each LOOKUP, GETATTR, OPEN, READ and page of a directory. \"least\" is stats × latency / requests at once: what cannot be beaten with so many at once.",
+	c.say("%d files of about 1 kB in %d directories, through slowfs. Each LOOKUP, GETATTR, OPEN, READ and page of a directory takes the latency of the row. \"least s\" is stats × latency / most requests at once, the least possible time with that number of requests at once.",
 		s.files, s.directories)
-	rows := [][]string{{"tool", "latency", "step", "s", "stats", "stats a file", "pages listed", "most at once", "least s"}}
+	rows := [][]string{{"tool", "latency", "step", "s", "stats", "stats per file", "pages listed", "most at once", "least s"}}
 	at := map[string]slow{}
 	lines := map[string]*plot.Series{}
 	var names []string
@@ -187,7 +187,7 @@ func writeSlow(c *chapter, all []slow, s shape) {
 		of, share := "restic --no-scan", 1.0
 		peer, both := at[fmt.Sprint(of, latency, unchanged)]
 		if !both {
-			of, share = "half a restic", 0.5
+			of, share = "restic in half its time", 0.5
 			peer, both = at[fmt.Sprint("restic", latency, unchanged)]
 		}
 		if ok && both {
@@ -196,6 +196,6 @@ func writeSlow(c *chapter, all []slow, s shape) {
 		}
 	}
 	if !slices.Contains(names, "restic --no-scan") {
-		c.say("The restic that is installed has no --no-scan. Its scan stats each file once, which its backup does several times, so that without it restic takes more than half of its time.")
+		c.say("The installed version of restic has no --no-scan. Its scan stats each file once, and its backup several times. So without the scan, restic would take more than half of this time.")
 	}
 }

@@ -145,7 +145,7 @@ func (b *bench) walks(ctx context.Context, g *grown) (all []walked, err error) {
 				return nil, err
 			}
 			w.What, w.Files, w.Entries, w.Cold = t.name, g.files, g.entries(), cold
-			progress("%-10s %8d files %6.2f s, %.2f µs of CPU an entry, cold: %v", t.name, g.files, w.Wall, w.micros(), cold)
+			progress("%-10s %8d files %6.2f s, %.2f µs of CPU per entry, cold: %v", t.name, g.files, w.Wall, w.micros(), cold)
 			all = append(all, w)
 		}
 	}
@@ -203,7 +203,7 @@ func (b *bench) walkers(ctx context.Context, g *grown) (all []walked, err error)
 			wall, user, system = append(wall, m.WallSeconds), append(user, userAfter-userBefore), append(system, systemAfter-systemBefore)
 		}
 		w.Wall, w.User, w.System = median(wall), median(user), median(system)
-		progress("%-10s %8d files %6.2f s, %.2f µs of CPU an entry", w.What, w.Files, w.Wall, w.micros())
+		progress("%-10s %8d files %6.2f s, %.2f µs of CPU per entry", w.What, w.Files, w.Wall, w.micros())
 		all = append(all, w)
 	}
 	return all, nil
@@ -211,7 +211,7 @@ func (b *bench) walkers(ctx context.Context, g *grown) (all []walked, err error)
 
 func writeWalks(c *chapter, all, fleet []walked) {
 	c.say("The tree is on an XFS in a file, mounted with noatime. Each file is in a directory of its own, below three levels of 128 directories. The backups are of the unchanged tree. Values with warm caches are medians of %d runs. The CPU time of a fleet is that of its walkers alone.", warmRounds)
-	rows := [][]string{{"", "files", "entries", "cache", "wall s", "user s", "system s", "CPU µs an entry"}}
+	rows := [][]string{{"", "files", "entries", "cache", "wall s", "user s", "system s", "CPU µs per entry"}}
 	lines := map[string]*plot.Series{}
 	var series []plot.Series
 	var ours, replicas []float64
@@ -239,9 +239,9 @@ func writeWalks(c *chapter, all, fleet []walked) {
 		}
 	}
 	c.table(rows)
-	c.plot("walk", "CPU time of an entry by number of files", plot.Lines("CPU time of a walk", "files", "µs an entry", series))
-	c.atMost("CPU time of an entry, farthest from the middle, over sizes", "%.2f", drift(ours), maxWalkDrift)
-	c.atMost("CPU time of an entry, farthest from the middle, over 1, 2, 4, 8 walkers", "%.2f", drift(replicas), maxWalkDrift)
+	c.plot("walk", "CPU time per entry, by number of files", plot.Lines("CPU time of a walk", "files", "µs per entry", series))
+	c.atMost("CPU time per entry, largest deviation from the middle of the range, over sizes", "%.2f", drift(ours), maxWalkDrift)
+	c.atMost("CPU time per entry, largest deviation from the middle of the range, over 1, 2, 4, 8 walkers", "%.2f", drift(replicas), maxWalkDrift)
 }
 
 // drift returns the largest distance of the values from the middle of their range, as a share of

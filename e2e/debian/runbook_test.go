@@ -26,7 +26,7 @@ func alerts(t *testing.T) (names []string) {
 
 func countAlerts(t *testing.T) string { return strconv.Itoa(len(alerts(t))) }
 
-// Whoever is woken by an alert finds what it means and what to do, by the link that comes with it.
+// The link of each alert leads to an entry with its meaning and the remedy.
 func TestEachAlertHasItsEntry(t *testing.T) {
 	var entries []string
 	for _, found := range regexp.MustCompile(`(?m)^### (Bctl\w+)\n\n\*\*It means\*\* .+\n(?:.+\n)*\n\*\*Do\*\* `).FindAllStringSubmatch(read(t, page), -1) {

@@ -29,7 +29,7 @@ type Client struct {
 	Program string   // what commands run; "": Binary
 	Home    string   // of the commands: where the identity is
 	Env     []string // added to the environment, which has no settings of bctl otherwise
-	// Credential is whom commands run as; nil: whoever runs the test.
+	// Credential is the user who runs the commands; nil: the user who runs the test.
 	Credential *syscall.Credential
 	// Memory has the memory of commands watched, for Output.PeakRSS.
 	Memory bool

@@ -174,7 +174,7 @@ type request struct {
 }
 
 // serve returns when the filer has an answer. It fails when the file system
-// is unmounted, or when it hangs and whoever asks is killed.
+// is unmounted, or when it hangs and the calling process is killed.
 func (l *load) serve(r request) fuse.Status {
 	if status := l.fault(r); !status.Ok() {
 		return status

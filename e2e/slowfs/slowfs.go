@@ -24,16 +24,17 @@ type Latency struct {
 	List time.Duration // a page of a directory
 }
 
-// Options say what the filer is like at first.
+// Options describe the filer at the beginning.
 type Options struct {
 	Latency Latency
 	// Parallel is how many requests are served at a time: others wait, so that
 	// the filer gets slower the more are asked of it. 0: any number.
 	Parallel int
-	// AttrTimeout is how long the kernel may keep attributes. It saves half the
-	// requests of a walk, which cost no latency, but the processor's time.
+	// AttrTimeout is the time for which the kernel may keep attributes. It saves
+	// half the requests of a walk. They have no latency, but cost CPU time.
 	AttrTimeout time.Duration
-	// Xattrs passes extended attributes on; otherwise there are none, and nobody asks twice.
+	// Xattrs passes extended attributes on. Without it, the filer reports that it has none, and
+	// the kernel does not ask again.
 	Xattrs bool
 }
 
@@ -82,14 +83,14 @@ func Start(dir, mountpoint string, o Options) (*FS, error) {
 	return f, nil
 }
 
-// Close unmounts the file system, whoever uses it: what waits gets an error.
+// Close unmounts the file system, even if it is in use. Waiting calls get an error.
 func (f *FS) Close() error {
 	f.load.close()
 	var err error
 	if os.Geteuid() == 0 {
 		err = unix.Unmount(f.Dir, unix.MNT_FORCE|unix.MNT_DETACH)
 	} else {
-		// Best effort: without it, what is open keeps the file system until it is closed.
+		// Best effort: without it, open files keep the file system until they are closed.
 		_ = os.WriteFile(fmt.Sprintf("/sys/fs/fuse/connections/%d/abort", f.device), []byte("1"), 0)
 		err = fusermount(f.Dir)
 	}
@@ -100,7 +101,7 @@ func (f *FS) Close() error {
 	return nil
 }
 
-// fusermount unmounts for who may not, lazily.
+// fusermount unmounts lazily, for users who may not unmount themselves.
 func fusermount(mountpoint string) error {
 	program, err := exec.LookPath("fusermount3")
 	if err != nil {
@@ -125,14 +126,14 @@ func (f *FS) Hang(path string) { f.load.hang(path) }
 // Resume ends all that Hang did.
 func (f *FS) Resume() { f.load.resume() }
 
-// Fail has a request for a path fail, until lift is called. The kernel passes on
-// what it is told, but for what it has in its caches, and for errors of reads,
-// which are EIO then.
+// Fail makes requests of this kind for a path fail, until lift is called. The
+// kernel passes the error on, with two exceptions: it answers from its caches, and
+// errors of reads become EIO.
 func (f *FS) Fail(r Request, path string, errno syscall.Errno) (lift func()) {
 	return f.load.fail(fault{kind(r), path}, errno)
 }
 
-// Counters returns what was asked for so far.
+// Counters returns the numbers of requests so far.
 func (f *FS) Counters() Counters { return f.load.counters() }
 
 // Peak returns the largest number of requests that were under way at once
@@ -149,8 +150,8 @@ func (f *FS) AddSnapshot(name, dir string) error {
 	return f.nodes.addSnapshot(name, dir)
 }
 
-// RenameSnapshot renames one, as rotation does: what is open stays what it is.
+// RenameSnapshot renames a snapshot, as rotation does. Open files stay valid.
 func (f *FS) RenameSnapshot(from, to string) error { return f.nodes.renameSnapshot(from, to) }
 
-// RemoveSnapshot removes one. What is open in it is ESTALE from then on.
+// RemoveSnapshot removes a snapshot. Calls for its open files fail with ESTALE from then on.
 func (f *FS) RemoveSnapshot(name string) error { return f.nodes.removeSnapshot(name) }

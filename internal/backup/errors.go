@@ -40,8 +40,8 @@ const (
 	StoreRefuses Away = "store that refuses"
 )
 
-// Dependency returns the name of the dependency. A store that is full, or that refuses, is the
-// store, in an outage of its own.
+// Dependency returns the name of the dependency. It is the same for the three outages of the store:
+// away, full, and refusing.
 func (a Away) Dependency() string {
 	if a == StoreFull || a == StoreRefuses {
 		a = StoreAway

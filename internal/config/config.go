@@ -91,8 +91,8 @@ type NATS struct {
 type Worker struct {
 	Name        string        `yaml:"name" doc:"Name of this worker in progress displays and logs. Default: host name and process id."`
 	Site        string        `yaml:"site" default:"default" doc:"Walker, reader: the site whose filers this worker can reach."`
-	StallAfter  time.Duration `yaml:"stall_after" default:"0s" means:"10s" doc:"Walker, reader: how long a filer may not answer until work on it counts as stalled and makes room for other work."`
-	StopTimeout time.Duration `yaml:"stop_timeout" default:"0s" means:"10s" doc:"How long a service that is stopped may finish its work in progress before it hands that back. It should be well below 60s, after which the work counts as lost."`
+	StallAfter  time.Duration `yaml:"stall_after" default:"0s" means:"10s" doc:"Walker, reader: if a filer does not answer for this time, work on it counts as stalled and makes room for other work."`
+	StopTimeout time.Duration `yaml:"stop_timeout" default:"0s" means:"10s" doc:"How long a service that is stopped may finish its work in progress before it hands the work back. It should be well below 60s, after which the work counts as lost."`
 	Tasks       int           `yaml:"tasks" default:"0" means:"16" doc:"Walker: maximum concurrent walk tasks."`
 	Directories int           `yaml:"directories" default:"0" means:"16" doc:"Walker: maximum directories per filer that are read concurrently, over all tasks."`
 	Grain       time.Duration `yaml:"grain" default:"0s" means:"20ms" doc:"Walker, reader: coarsest granularity of a file system's timestamps."`
@@ -101,8 +101,8 @@ type Worker struct {
 	InHand      int           `yaml:"in_hand" default:"0" means:"64" doc:"Reader: maximum batches that are read or wait for their packs."`
 	Workers     int           `yaml:"workers" default:"0" means:"one per CPU" doc:"Reader: goroutines that compress and seal."`
 	Linger      time.Duration `yaml:"linger" default:"0s" means:"100ms" doc:"Reader: how long a pack that is not full waits for more content."`
-	Lease       time.Duration `yaml:"lease" default:"0s" means:"60s" doc:"Committer: how long a worker may not report its work in progress until that is reassigned. Work of a worker whose process died is reassigned sooner."`
-	QueueLease  time.Duration `yaml:"queue_lease" default:"0s" means:"10m" doc:"Committer: how long work may wait in a queue until it is assigned again. Set it alike on all committers."`
+	Lease       time.Duration `yaml:"lease" default:"0s" means:"60s" doc:"Committer: if a worker does not report its work in progress for this time, the work is reassigned. Work of a worker whose process died is reassigned sooner."`
+	QueueLease  time.Duration `yaml:"queue_lease" default:"0s" means:"10m" doc:"Committer: after this time in a queue, work is assigned again. Set it alike on all committers."`
 	Poll        time.Duration `yaml:"poll" default:"0s" means:"250ms" doc:"Committer: interval between searches for open work."`
 	Queued      int           `yaml:"queued" default:"0" means:"512" doc:"Committer: maximum tasks, and maximum batches, that are assigned at a time."`
 	MaxRunning  int           `yaml:"max_running" default:"0" means:"64" doc:"Committer: maximum running snapshots per site; policies start no more than that."`
@@ -114,10 +114,10 @@ type Worker struct {
 type Pruner struct {
 	Interval  time.Duration `yaml:"interval" default:"0s" means:"1h" doc:"Pruner: time until the next pass after one that was not complete. Otherwise, a pass begins within 30s after something may have become free."`
 	MaxMemory int           `yaml:"max_memory" default:"0" means:"256" doc:"Pruner: maximum MiB for the marks of chunks that are needed. A repository that needs more is pruned in several rounds, each of which reads the index again."`
-	MaxUnused int           `yaml:"max_unused" default:"0" means:"10" doc:"Pruner: maximum percentage of the stored bytes that may stay unused in packs that are needed in part. If there is more, what is needed of such packs is copied. 100: packs are only deleted as a whole."`
+	MaxUnused int           `yaml:"max_unused" default:"0" means:"10" doc:"Pruner: maximum percentage of the stored bytes that may stay unused in packs that are needed in part. If there is more, the needed parts of such packs are copied, and the packs deleted. 100: packs are only deleted as a whole."`
 	// The store may be shared with backups and restores.
 	RequestsPerSecond int `yaml:"requests_per_second" default:"500" doc:"Pruner: maximum requests per second to the store. Each object that is deleted counts as a request, and so do 1,000 listed ones. 0: no limit."`
-	BytesPerSecond    int `yaml:"bytes_per_second" default:"0" means:"no limit" doc:"Pruner: maximum bytes per second that it reads from the store and writes to it, which it does to copy what is needed of packs."`
+	BytesPerSecond    int `yaml:"bytes_per_second" default:"0" means:"no limit" doc:"Pruner: maximum bytes per second that it reads from the store and writes to it to copy the needed parts of packs."`
 }
 
 // Log is the level and format of logs.

@@ -75,8 +75,8 @@ func openFiles(context.Context) Finding {
 	return ok("at most %d open files", limit.Cur)
 }
 
-// leastMemory is the memory that a role needs with default settings, which is also what the
-// Kubernetes manifests request.
+// leastMemory is the memory that a role needs with default settings. The Kubernetes manifests
+// request the same.
 var leastMemory = map[installation.Role]uint64{
 	installation.Walker: 256 << 20, installation.Reader: 768 << 20, installation.Committer: 256 << 20, installation.Pruner: 512 << 20, installation.Operator: 64 << 20, "": 768 << 20,
 }

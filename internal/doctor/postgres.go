@@ -148,8 +148,8 @@ func (d *postgresDoctor) withSettings(check func(map[string]string) Finding, nam
 	}
 }
 
-// durability: an index that loses confirmed transactions never names packs that do not exist, but
-// forgets snapshots and packs that do. An index with torn pages is lost.
+// durability checks the settings that protect transactions. An index that loses confirmed
+// transactions does not know some snapshots and packs that exist. An index with torn pages is lost.
 func durability(s map[string]string) Finding {
 	var v verdict
 	ifOff := func(name string, f Finding) {
@@ -333,7 +333,7 @@ func (d *postgresDoctor) current(ctx context.Context) Finding {
 	case err != nil:
 		return skip("it cannot be compared with the store: %s", oneLine(err))
 	case !is:
-		return fail("stop the pruners, and restore the newest backup of Postgres", "the index is older than the store, which has records of snapshots of whose end the index does not know")
+		return fail("stop the pruners, and restore the newest backup of Postgres", "the index is older than the store: the store has records of snapshots that, according to the index, have not ended")
 	}
 	return ok("it has all snapshots that the store has")
 }

@@ -199,7 +199,7 @@ func (d *s3Doctor) mayDelete(ctx context.Context) Finding {
 // objectLock tests whether the bucket allows objects to be locked, if the settings ask for that.
 func (d *s3Doctor) objectLock(ctx context.Context) Finding {
 	if d.options.ObjectLock == store.Unlocked {
-		return ok("off: objects can be deleted by whoever has the permission (store.object_lock)")
+		return ok("off: every user with the permission can delete objects (store.object_lock)")
 	}
 	err := d.s3.CheckLock(ctx)
 	switch {

@@ -123,7 +123,7 @@ func (f *Fetcher) getRange(ctx context.Context, r *reader, frames []frameWants, 
 		sealed := s.sealed[from : from+fw.info.SealedLength]
 		s.plain, err = r.pack.DecodeFrame(s.plain[:0], fw.frame, sealed, s.hasher)
 		if err != nil {
-			missed.add(fw.wants, fmt.Errorf("pack %s, frame %d: %w", r.place.Object, fw.frame, err))
+			missed.add(fw.wants, fmt.Errorf("object %s: %w", r.place.Object, err))
 			continue
 		}
 		r.deliver(s.plain, fw, missed)

@@ -14,10 +14,10 @@
 //	committer ── Roster ────────► operator            bctl.v1.roster (not stored)
 //	workers ◄─── Drain ────────── operator            bctl.v1.drain.<instance> (not stored)
 //
-// To follow one file of 10 MiB through a backup, read the functions behind the arrows, in order, and
-// in them what happens if nothing fails. Pass over the branches for errors, for filers that do not
-// answer, and for special files, and take the functions in parentheses on trust. The file's name
-// reaches the index first:
+// To follow one file of 10 MiB through a backup, read the functions behind the arrows, in order,
+// and in them what happens if nothing fails. Pass over the branches for errors, for filers that do
+// not answer, and for special files, and take the functions in parentheses on trust. The file's
+// name reaches the index first:
 //
 //	services/bctl/cli          parses bctl backup. On one machine, the command does all the work
 //	                           (backUpOne). In a fleet, it begins the snapshot and follows it

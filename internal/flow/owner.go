@@ -92,7 +92,7 @@ func (o *Options) checkRepository(h nats.Header) error {
 	if from == "" || mine == "" || from == mine {
 		return nil
 	}
-	return fmt.Errorf("it is %w: of %s, and this is %s", ErrOtherRepository, from, mine)
+	return fmt.Errorf("it is %w: it belongs to %s, and this is %s", ErrOtherRepository, from, mine)
 }
 
 // others records what a connection has seen of other repositories.

@@ -73,8 +73,8 @@ func isInstance(name string) bool {
 
 // Absent returns the instances that are not connected to NATS, as seen by the server that this
 // process is connected to. It fails with backup.ErrUnavailable while that is not conclusive: while
-// this process is not connected, and for a while after it has reconnected, because whatever
-// interrupted its connection may have interrupted others that are still reconnecting.
+// this process is not connected, and for a while after it has reconnected, because the
+// interruption may have affected other processes, which are still reconnecting.
 func (c *Conn) Absent(ctx context.Context, instances []string) (absent map[string]bool, err error) {
 	if !c.steady.check(c.nc, time.Now()) {
 		return nil, fmt.Errorf("nats %s: connected for too short a time to know which services run: %w", c.opts.URL, backup.ErrUnavailable)

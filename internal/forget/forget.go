@@ -160,7 +160,7 @@ func (d *Decider) use(ctx context.Context, shard backup.ShardID, all []backup.Sn
 func (d *Decider) considered(s *backup.Snapshot, u use) retention.Snapshot {
 	hold, held := d.hold(s, u)
 	return retention.Snapshot{
-		ID: s.ID, Time: s.Started, Tags: s.Tags, Good: s.State == backup.Committed && s.Bad == "", Held: held, Hold: hold.Reason, InUse: s.ID == u.base,
+		ID: s.ID, Time: s.Started, Tags: s.Tags, Good: s.State == backup.Committed && s.Bad == "", Bad: s.State == backup.Committed && s.Bad != "", Held: held, Hold: hold.Reason, InUse: s.ID == u.base,
 	}
 }
 

@@ -63,7 +63,7 @@ type Hold struct {
 	Shard    backup.ShardID    // zero: only Snapshot
 	Path     string            // within Shard, as of backup.CheckPath; empty: all snapshots of Shard
 	Reason   string
-	By       string // as bctl was told
+	By       string // user@host, not verified
 	Login    string // the user of the database, by certificate if there is one; empty in SQLite
 	Since    time.Time
 }
@@ -85,8 +85,8 @@ type LogEntry struct {
 //
 // A pack is deleted in this order: condemn it, read all references that may be newer than the
 // condemnation, acquit it if one of them needs it, delete its object, drop its rows. A batch that
-// relies on a condemned pack is refused, and a batch that was accepted before is visible to whoever
-// reads references afterwards (I6). So no step needs a lock or a clock.
+// relies on a condemned pack is refused, and a batch that was accepted before is visible to every
+// later reading of references (I6). So no step needs a lock or a clock.
 type Pruning interface {
 	// Needed returns, for each shard, the numbers of the snapshots that need their versions of
 	// pages, in ascending order: those that are committed and not forgotten, the newest committed
@@ -209,8 +209,8 @@ type PruneWork struct {
 	Now       time.Time
 }
 
-// A PruneState changes whenever something may have become free: whatever order transactions end in,
-// and whatever their clocks show. What a pass itself deletes changes only Forgotten.
+// A PruneState changes whenever something may have become free. The order in which transactions
+// end, and their clocks, do not matter. The deletions of a pass itself change only Forgotten.
 type PruneState struct {
 	Ended     int64 // how many snapshots have ended, ever
 	Forgotten int64 // how many are forgotten and not removed

@@ -8,8 +8,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Purging is the part of the index with which a path is removed from snapshots that are kept. It
-// changes what committed snapshots consist of, which nothing else does.
+// Purging is the part of the index that removes a path from snapshots that are kept. Nothing else
+// changes the content of committed snapshots.
 //
 // The steps of a purge are, in this order: BeginPurge removes the path from the pages, in one
 // transaction. The records and segments of the snapshots in the store are then stale: each is
@@ -36,8 +36,8 @@ type Purging interface {
 	HidePurge(ctx context.Context, id backup.PackID) error
 	EndPurge(ctx context.Context, id backup.PackID, outcome string) error
 
-	// PurgeChunks yields the chunks to which what was removed referred, by id, from the first after
-	// after.
+	// PurgeChunks yields the chunks to which the removed entries referred, in the order of ids,
+	// from the first id above after.
 	PurgeChunks(ctx context.Context, id backup.PackID, after backup.ChunkID, limit int) ([]backup.ChunkID, error)
 	// NotePurgeObjects notes objects that are about to be deleted for a purge. PurgeObjects returns
 	// them.

@@ -440,7 +440,7 @@ func TestRotationAtNATS(t *testing.T) {
 		c.Close()
 		t.Error("a retired certificate is accepted")
 	}
-	await(t, "whoever has the retired certificate is out, and asks again and again", func() bool {
+	await(t, "a client with the retired certificate is disconnected, and tries again and again", func() bool {
 		log, err := os.ReadFile(nodes[0].LogFile())
 		return err == nil && late.Ready() != nil && strings.Count(string(log), "authentication error") > 4
 	})

@@ -94,7 +94,7 @@ func TestOneOfTwoOperators(t *testing.T) {
 		t.Fatalf("%+v, %v", stops, err)
 	}
 	id := stops[0].ID
-	// A confirmation has an entry of the log, and the name of whoever makes it.
+	// A confirmation has an entry of the log, and the name of the user who makes it.
 	confirm := func(as string) string {
 		return fmt.Sprintf("INSERT INTO confirmations (stop, identity, time) VALUES (%d, '%s', 0) ON CONFLICT DO NOTHING", id, as)
 	}

@@ -10,7 +10,8 @@ import (
 const (
 	// defaultFloor is the divisor of a limit that yields the floor if none is set.
 	defaultFloor = 8
-	// NearDeadline is how long before the first deadline of a filer's shards its floor is raised.
+	// NearDeadline is the time before the first deadline of a filer's shards in which the filer's
+	// floor is raised.
 	NearDeadline = time.Hour
 	// The floor is multiplied by nearFactor near the deadline, and by lateFactor after it.
 	nearFactor, lateFactor = 2, 4

@@ -20,8 +20,8 @@ type Candidate struct {
 // Limits bound the snapshots that run at a time; 0 is no limit.
 //
 // Running is a limit per site, because sites do not compete for slots: the filers of a site are
-// backed up by the site's own workers. If the workers of a site die, its snapshots keep their
-// slots of that site, begun or not, and other sites are not affected.
+// backed up by the site's own workers. If the workers of a site die, its running snapshots keep the
+// slots of this site, and other sites are not affected.
 type Limits struct{ Running, RunningPerFiler int }
 
 // Running is the number of running snapshots of a filer.

@@ -23,7 +23,7 @@ var dayNames = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
 // parseWindow parses "20:00-06:00", "mon-fri 20:00-06:00", "sat,sun 00:00-24:00".
 func parseWindow(text string) (window, error) {
 	fail := func() (window, error) {
-		return window{}, fmt.Errorf("window %q is not like \"mon-fri 20:00-06:00\": %w", text, backup.ErrInvalid)
+		return window{}, fmt.Errorf("window %q is not like \"mon-fri 20:00-06:00\" (a whole day is 00:00-24:00): %w", text, backup.ErrInvalid)
 	}
 	fields := strings.Fields(strings.ToLower(text))
 	w := window{}

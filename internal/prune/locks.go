@@ -22,26 +22,26 @@ import (
 // rules of their policies.
 //
 // A new object is locked for store.InitialLock by the PUT. Within this time, a pass extends the
-// lock. For each kept snapshot, package retention predicts when its rules give it up, if the
-// schedule of its policy goes on. A snapshot whose end is later than what the index has noted of it
-// is due: all packs that it needs are locked until its end, and so are the journals of its chain.
-// Then this is noted. So a pass marks the chunks of new snapshots only, and of those whose end has
-// moved; and a snapshot is done with one request per object that is not locked for long enough
+// lock. For each kept snapshot, package retention predicts when its rules will forget it, if the
+// schedule of its policy continues. If this end is later than the index has noted, the snapshot is
+// due: all packs that it needs are locked until its end, and so are the journals of its chain. Then
+// the index notes this. So a pass marks the chunks of new snapshots only, and of those whose end
+// has moved; and a snapshot is done with one request per object that is not locked for long enough
 // already.
 //
-// What has no end by the rules is locked for openLock, and again while it is kept. So is what has
-// no rules, or is on hold.
+// Snapshots without an end by the rules, without rules, or on hold are locked for openLock. The
+// lock is extended while they are kept.
 //
-// A lock is never shortened. What nothing needs stays in the index until its lock has ended. It is
-// not condemned, so that backups may rely on it. If the store refuses a deletion nevertheless,
-// because its clock is behind or because the index does not know a lock, the object stays to be
-// deleted.
+// A lock is never shortened. A locked pack that nothing needs stays in the index until its lock has
+// ended. It is not condemned, so that backups may rely on it. If the store refuses a deletion
+// nevertheless, because its clock is behind or because the index does not know a lock, the object
+// stays to be deleted.
 //
 // A locked pack is not thinned, because it would stay beside the copy until its lock ends. It may
 // be split instead, when its lock must be extended (split.go).
 
 const (
-	// openLock is how long objects are locked of which the rules name no end.
+	// openLock is the duration of locks that have no end by the rules.
 	openLock = 30 * 24 * time.Hour
 	// slack is the part of an open lock by which it is longer than necessary, so that it is
 	// extended once in 36 hours, and not in each pass.
@@ -188,7 +188,7 @@ func (p *pass) findWanted(ctx context.Context) error {
 			held = held || slices.ContainsFunc(holds, func(h index.Hold) bool {
 				return h.Path == "" && (h.Snapshot == s.ID || h.Shard == s.Shard.ID)
 			})
-			of[s.Shard.ID] = append(of[s.Shard.ID], retention.Snapshot{ID: s.ID, Time: s.Started, Tags: s.Tags, Good: s.Bad == "", Held: held})
+			of[s.Shard.ID] = append(of[s.Shard.ID], retention.Snapshot{ID: s.ID, Time: s.Started, Tags: s.Tags, Good: s.Bad == "", Bad: s.Bad != "", Held: held})
 		}
 	}
 	for i := range shards {

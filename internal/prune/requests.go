@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// Requests is how often a pass has asked the store for something: as many requests as S3 needs. To
-// find what nothing needs takes none: the index knows every pack.
+// Requests are the numbers of requests of a pass to the store, as S3 would need them. Finding the
+// objects that nothing needs takes no request, because the index knows every pack.
 type Requests struct {
 	Deletes int64 // of up to 1,000 objects each
 	Packs   int64 // of Deletes, those of packs

@@ -10,20 +10,22 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// A pack of which a part must be locked for longer may be split, if that costs less than to lock
-// all of it: what must be locked for longer is copied into a new object, as compaction copies
-// frames. What is needed, but not for longer, stays in the old object, which is deleted when its
-// lock has ended.
+// If only a part of a pack must be locked for longer, it may cost less to split the pack than to
+// lock all of it. The frames that must be locked for longer are copied into a new object, as
+// compaction copies frames. The other needed frames stay in the old object, which is deleted when
+// its lock has ended.
 //
 // In the index, the pack is replaced by two: the copy, and the pack itself with the chunks that are
 // not copied. Both have new ids, so that a batch that relies on the pack for a chunk in the copy is
 // refused like one that relies on a pack that was thinned.
 
-// leastSplit is the part of an object that must be needed for less long: each pack has a table.
+// leastSplit is the divisor of an object's size that yields the least number of bytes that a split
+// must leave in the old object: splitting is not free, because each pack has a table.
 const leastSplit = 8
 
-// chooseSplits chooses the objects of which it costs less to store a part twice until their locks
-// end, than to lock the other part for longer. The unit of the costs is a byte for a nanosecond.
+// chooseSplits chooses the objects to split: those for which storing a part twice until their locks
+// end costs less than locking the other part for longer. The unit of the costs is a byte for a
+// nanosecond.
 func (p *pass) chooseSplits() {
 	type cost struct {
 		bytes, long int64
@@ -76,8 +78,8 @@ func (p *pass) noteLong(k *packState, marked []uint64) {
 	}
 }
 
-// split splits the packs for which planLocks has found that to cost less. Those that it cannot
-// split are locked as a whole afterwards.
+// split splits the packs that planLocks has chosen because splitting costs less. Those that it
+// cannot split are locked as a whole afterwards.
 func (p *pass) split(ctx context.Context) error {
 	var packs []int
 	chunks, bytes := int64(0), int64(0)

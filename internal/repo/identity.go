@@ -84,7 +84,7 @@ func writeIdentity(path string, id backup.RepositoryID, signer seal.Signer) (rec
 	if err != nil {
 		return "", err
 	}
-	text := fmt.Sprintf("# bctl repository %v\n# Whoever loses this file loses the backups; whoever has it can read them.\n%s\n%s%s\n%s\n",
+	text := fmt.Sprintf("# bctl repository %v\n# If you lose this file, you lose the backups. Anyone who has it can read them.\n%s\n%s%s\n%s\n",
 		id, seal.SignerComment(id, signer), publicKeyLine, recipient, identity)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return "", err

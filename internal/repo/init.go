@@ -220,7 +220,7 @@ func finish(ctx context.Context, s store.Store, i Index, object Object, o Option
 	case err == nil: // key files were lost
 		result.CommitterKeyPath, result.WorkerKeyPath, err = unsealMissing(object, o)
 		if err != nil {
-			return result, fmt.Errorf("repository %v in %v: %w, but a key file does not, and cannot be made again: %w", object.ID, s, backup.ErrExists, err)
+			return result, fmt.Errorf("repository %v in %v: %w, but a key file is missing, and cannot be written again: %w", object.ID, s, backup.ErrExists, err)
 		}
 		return result, nil
 	case !errors.Is(err, backup.ErrNoRepository):

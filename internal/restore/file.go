@@ -124,7 +124,7 @@ func (f *file) create() (err error) {
 	return nil
 }
 
-// arrive reports that one of what remaining counts is finished.
+// arrive decrements remaining, because the planner or a chunk is done.
 func (f *file) arrive() {
 	if f.remaining.Add(-1) == 0 {
 		f.finish()

@@ -38,11 +38,11 @@ func Check(rules backup.Retention) error {
 	}
 	for _, p := range rules.Periods() {
 		if !p.IsZero() {
-			return wrong(p.Name, "the style pbs has no periods")
+			return wrong(p.Name, "the style pbs has no periods: omit them, or use the style restic")
 		}
 	}
 	if len(rules.Tags) > 0 {
-		return wrong("tags", "the style pbs has no tags")
+		return wrong("tags", "the style pbs has no tags: omit them, or use the style restic")
 	}
 	return nil
 }

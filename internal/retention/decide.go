@@ -14,6 +14,7 @@ type Snapshot struct {
 	Time  time.Time
 	Tags  []string
 	Good  bool   // committed, and not marked as bad
+	Bad   bool   // committed, and marked as bad
 	Held  bool   // on hold
 	Hold  string // the reason of the hold
 	InUse bool   // the base of a running snapshot
@@ -73,17 +74,51 @@ func decide(old []Decision, rules *backup.Retention, sorted []Snapshot, o Option
 	for n := range sorted {
 		decisions[n] = Decision{Snapshot: sorted[n], Reasons: decisions[n].Reasons[:0]}
 	}
+	apply(rules, decisions, o)
+	if slices.ContainsFunc(sorted, func(s Snapshot) bool { return s.Bad }) {
+		keepBad(rules, decisions, o)
+	}
+	protect(decisions, o)
+	return decisions
+}
+
+// apply adds the reasons of the rules.
+func apply(rules *backup.Retention, decisions []Decision, o Options) {
 	if rules.Style == backup.StylePBS {
 		applyPBS(rules, decisions, o.Zone)
 	} else {
 		applyRestic(rules, decisions, o)
 	}
-	protect(decisions, o.Retired)
-	return decisions
 }
 
+// keepBad gives snapshots that are marked as bad the reasons that they would have if they were
+// good. So a wrong mark loses nothing: it can be taken back for as long as the snapshot would be
+// kept.
+func keepBad(rules *backup.Retention, decisions []Decision, o Options) {
+	good := make([]Decision, len(decisions))
+	for n := range decisions {
+		good[n].Snapshot = decisions[n].Snapshot
+		good[n].Snapshot.Good = good[n].Snapshot.Good || good[n].Snapshot.Bad
+	}
+	apply(rules, good, o)
+	for n := range decisions {
+		if decisions[n].Snapshot.Bad {
+			decisions[n].Reasons = good[n].Reasons
+		}
+	}
+}
+
+// notGoodFor is how much newer a good snapshot must be than one that is not good, before no rule
+// keeps the latter any more: until then, somebody may want to see why it failed, or to take the
+// mark back.
+var notGoodFor = backup.Period{Days: 7}
+
 // protect adds the reasons that are not rules, and those of forgotten snapshots.
-func protect(decisions []Decision, retired bool) {
+func protect(decisions []Decision, o Options) {
+	var replaced time.Time // before or at that, what is not good is forgotten
+	if newest := newestGood(decisions, o.Now); !newest.IsZero() {
+		replaced = notGoodFor.Before(newest.In(o.Zone))
+	}
 	good := false // a good one is newer
 	for n := range decisions {
 		d := &decisions[n]
@@ -95,10 +130,9 @@ func protect(decisions []Decision, retired bool) {
 			d.Reasons = append(d.Reasons, Reason{Cause: InUse})
 		}
 		switch {
-		case good:
-		case !s.Good:
+		case !s.Good && s.Time.After(replaced):
 			d.Reasons = append(d.Reasons, Reason{Cause: Unreplaced})
-		case !retired:
+		case s.Good && !good && !o.Retired:
 			d.Reasons = append(d.Reasons, Reason{Cause: LastGood})
 		}
 		good = good || s.Good

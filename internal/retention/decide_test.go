@@ -21,7 +21,14 @@ func randomHistory(rng *rand.Rand, most int) (snapshots []Snapshot) {
 	for n := range 1 + rng.IntN(most) {
 		s := Snapshot{
 			ID: id(rng.IntN(1 << 30)), Time: start.Add(time.Duration(rng.Int64N(int64(over)))),
-			Good: rng.IntN(6) > 0, Held: rng.IntN(12) == 0, InUse: rng.IntN(20) == 0,
+			Held: rng.IntN(12) == 0, InUse: rng.IntN(20) == 0,
+		}
+		switch rng.IntN(12) {
+		case 0:
+		case 1:
+			s.Bad = true
+		default:
+			s.Good = true
 		}
 		if n > 0 && rng.IntN(6) == 0 {
 			s.Time = snapshots[rng.IntN(n)].Time
@@ -228,6 +235,36 @@ func TestHoldsAndBadSnapshotsTakeNobodysPlace(t *testing.T) {
 	})
 }
 
+// A snapshot that is marked as bad is kept for as long as it would be if it were good, so that a
+// wrong mark can be taken back, and takes the place of no other one. One that has failed is kept
+// for a week.
+func TestMarksDoNotShortenLives(t *testing.T) {
+	eachRandom(t, func(t *testing.T, _ *rand.Rand, rules backup.Retention, snapshots []Snapshot, o Options) {
+		good := slices.Clone(snapshots)
+		for n := range good {
+			good[n].Good, good[n].Bad = good[n].Good || good[n].Bad, false
+		}
+		newest := time.Time{}
+		for _, s := range snapshots {
+			if s.Good && s.Time.After(newest) {
+				newest = s.Time
+			}
+		}
+		wouldBeKept := map[backup.SnapshotID]bool{}
+		for _, d := range mustDecide(t, rules, good, o) {
+			wouldBeKept[d.Snapshot.ID] = slices.ContainsFunc(d.Reasons, byRule)
+		}
+		for _, d := range mustDecide(t, rules, snapshots, o) {
+			switch s := d.Snapshot; {
+			case s.Bad && wouldBeKept[s.ID] && !d.Keep:
+				t.Errorf("the mark lets %s be forgotten", s.Time)
+			case !s.Good && newest.Sub(s.Time) < 6*24*time.Hour && !d.Keep:
+				t.Errorf("%s is forgotten, and the newest good one is of %s", s.Time, newest)
+			}
+		}
+	})
+}
+
 // Times are those of the zone, not of the snapshots' values.
 func TestTheZoneDecides(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
@@ -290,8 +327,8 @@ func TestWrongRulesAreRefused(t *testing.T) {
 		{backup.Retention{Tags: [][]string{{"\x00"}}}, "keep/tags/0", "NUL"},
 		{backup.Retention{Tags: make([][]string, 65)}, "keep/tags", "65 lists are more than 64"},
 		{backup.Retention{Last: 1, Style: "borg"}, "keep/style", `"borg" is not restic or pbs`},
-		{backup.Retention{Last: 1, Style: backup.StylePBS, WithinDaily: backup.Period{Days: 1}}, "keep/within_daily", "the style pbs has no periods"},
-		{backup.Retention{Last: 1, Style: backup.StylePBS, Tags: [][]string{{"a"}}}, "keep/tags", "the style pbs has no tags"},
+		{backup.Retention{Last: 1, Style: backup.StylePBS, WithinDaily: backup.Period{Days: 1}}, "keep/within_daily", "the style pbs has no periods: omit them, or use the style restic"},
+		{backup.Retention{Last: 1, Style: backup.StylePBS, Tags: [][]string{{"a"}}}, "keep/tags", "the style pbs has no tags: omit them, or use the style restic"},
 	} {
 		_, err := Decide(test.rules, nil, Options{})
 		var setting *backup.SettingError
@@ -309,6 +346,7 @@ func TestReasonsAreWords(t *testing.T) {
 		{ID: id(8), Time: day(11), Good: true, InUse: true},
 		{ID: id(7), Time: day(10), Good: true, Tags: []string{"b", "a"}},
 		{ID: id(6), Time: day(5)},
+		{ID: id(1), Time: day(4)},
 		{ID: id(5), Time: day(5).Add(-time.Hour), Good: true},
 		{ID: id(4), Time: day(5).Add(-2 * time.Hour), Good: true},
 		{ID: id(3), Time: day(2), Good: true, Held: true, Hold: "case 7"},
@@ -319,12 +357,13 @@ func TestReasonsAreWords(t *testing.T) {
 		got = append(got, fmt.Sprint(d.Snapshot.ID[7], " ", d.Keep, " ", d.Reasons, " ", d.Left.Daily))
 	}
 	want := []string{
-		"9 true [within 2d not good, and no newer one is] 5",
+		"9 true [within 2d not good, and no good one is newer by 7d] 5",
 		"8 true [within 2d last snapshot daily snapshot weekly within 1m a running snapshot is compared with it last good snapshot] 4",
 		"7 true [has tags [a, b] within 2d daily snapshot] 3",
-		"6 false [not good, and a newer one is] 3",
+		"6 true [not good, and no good one is newer by 7d] 3",
 		"5 true [daily snapshot weekly within 1m] 2",
 		"4 true [daily snapshot] 1",
+		"1 false [not good, and a good one is newer by 7d] 1",
 		"3 true [daily snapshot on hold: case 7] 0",
 		"2 true [oldest weekly within 1m] 0",
 	}

@@ -26,16 +26,18 @@
 // With the style pbs the rules are applied one after the other, from keep-last to keep-yearly
 // (pbs-datastore/src/prune.rs). A rule skips each hour, day … of which an earlier rule keeps a
 // snapshot, and does not count it. It keeps the newest snapshot of each of the next N, and the
-// others of these N are forgotten, whatever later rules say. There is no rule of periods or tags.
+// others of these N are forgotten; later rules cannot keep them. There is no rule of periods or
+// tags.
 //
-// # What the rules do not decide
+// # Snapshots that rules do not count or forget
 //
-// Rules that count consider good snapshots only. A snapshot that is not good takes nobody's place.
-// It is kept by keep-within and keep-tag, and until there is a newer one that is good.
+// Rules count good snapshots only. A snapshot that has failed is kept until a good one is newer by
+// seven days. A snapshot that is marked as bad is kept at least as long, and as long as the rules
+// would keep it if it were good.
 //
-// A hold keeps a snapshot, whatever the rules say. By the rules of restic a hold changes the fate
-// of its own snapshot only. By those of Proxmox Backup Server, snapshots on hold are not
-// considered, so other snapshots take their places. The base of a running snapshot is kept. The
+// A hold keeps its snapshot against the rules. With the rules of restic, it does not change the
+// fates of other snapshots. The rules of Proxmox Backup Server do not count snapshots on hold, so
+// that other snapshots take their places. The base of a running snapshot is kept. The
 // last good snapshot is kept, unless the shard is retired.
 //
 // # Ties

@@ -130,7 +130,9 @@ func (f *forecast) end(d *Decision, newest *Snapshot, newer [6]int) (end End) {
 			e = f.given(r.Every, f.rules.Counts()[r.Every].Count, n)
 		case ByPeriod:
 			e = f.outside(r.Period, d.Snapshot.Time)
-		case LastGood, Unreplaced:
+		case Unreplaced:
+			e = f.outside(notGoodFor, d.Snapshot.Time)
+		case LastGood:
 			e = f.at(f.first)
 		default: // tags, holds; the base of a running snapshot
 			e = End{Open: true}

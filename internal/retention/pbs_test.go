@@ -114,6 +114,9 @@ func TestEachRuleOfPBSKeepsItsOwn(t *testing.T) {
 		if rules.Style != backup.StylePBS {
 			return
 		}
+		for n := range snapshots {
+			snapshots[n].Bad = false // otherwise it has the reasons that it would have if it were good
+		}
 		decisions := mustDecide(t, rules, snapshots, o)
 		for n, c := range rules.Counts() {
 			every, count := Every(n), backup.Count(0)

@@ -78,11 +78,11 @@ func (r Reason) String() string {
 	case LastGood:
 		return "last good snapshot"
 	case Unreplaced:
-		return "not good, and no newer one is"
+		return "not good, and no good one is newer by 7d"
 	case NoRule:
 		return "no rule keeps it"
 	case NotGood:
-		return "not good, and a newer one is"
+		return "not good, and a good one is newer by 7d"
 	}
 	return fmt.Sprintf("cause %d", r.Cause)
 }

@@ -95,18 +95,27 @@ func leftOf(counts *[6]rule) Left {
 }
 
 // reference returns the time of the newest good snapshot or, if none is good, of the newest one.
-func reference(decisions []Decision, now time.Time) (newest time.Time) {
+func reference(decisions []Decision, now time.Time) time.Time {
+	if newest := newestGood(decisions, now); !newest.IsZero() {
+		return newest
+	}
 	for n := range decisions {
-		s := &decisions[n].Snapshot
-		switch {
-		case !now.IsZero() && !s.Time.Before(now):
-		case s.Good:
+		if s := &decisions[n].Snapshot; now.IsZero() || s.Time.Before(now) {
 			return s.Time
-		case newest.IsZero():
-			newest = s.Time
 		}
 	}
-	return newest
+	return time.Time{}
+}
+
+// newestGood returns the time of the newest good snapshot that is not dated later than now; zero if
+// there is none.
+func newestGood(decisions []Decision, now time.Time) time.Time {
+	for n := range decisions {
+		if s := &decisions[n].Snapshot; s.Good && (now.IsZero() || s.Time.Before(now)) {
+			return s.Time
+		}
+	}
+	return time.Time{}
 }
 
 func hasAll(tags, of []string) bool {

@@ -8,10 +8,10 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Slots divide something scarce among filers, so that a slow filer cannot take it all. A filer gets
-// a further slot only while it has fewer than the limit, and fewer than are free. A single filer
-// can reach the limit. No matter how many filers keep their slots for long, some remain for
-// another.
+// Slots divide a scarce resource among filers, so that a slow filer cannot take all of it. A filer
+// gets a further slot only while it has fewer than the limit, and fewer than are free. A single
+// filer can reach the limit. Even if several filers keep their slots for long, some remain for
+// another filer.
 type Slots struct {
 	limit int // per filer
 

@@ -31,9 +31,9 @@ func ParseLockMode(text string) (LockMode, error) {
 	return "", fmt.Errorf("%q is not off, governance or compliance: %w", text, backup.ErrInvalid)
 }
 
-// InitialLock is how long a new object is locked. Within this time, the pruner locks what kept
-// snapshots need for longer. It exceeds a day a little, so that hourly snapshots that are kept for
-// a day cause no further request.
+// InitialLock is the time for which a new object is locked. Within this time, the pruner extends
+// the lock if a kept snapshot needs the object for longer. It exceeds a day a little, so that
+// hourly snapshots that are kept for a day cause no further request.
 const InitialLock = 26 * time.Hour
 
 // Lockable reports whether objects of this name are locked. Copies of a SQLite index are not,

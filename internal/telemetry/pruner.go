@@ -34,7 +34,7 @@ func (m *Metrics) Pruner() *Pruner {
 		bytes:        m.total("bctl_prune_deleted_bytes_total", "Stored bytes of the deleted packs."),
 		versions:     m.total("bctl_prune_versions_total", "Versions of pages deleted from the index."),
 		snapshots:    m.total("bctl_prune_snapshots_total", "Forgotten snapshots that were removed with their journals."),
-		thinned:      m.total("bctl_prune_thinned_packs_total", "Packs that were replaced by copies of what snapshots need."),
+		thinned:      m.total("bctl_prune_thinned_packs_total", "Packs that were replaced by copies of their needed parts."),
 		freed:        m.total("bctl_prune_freed_bytes_total", "Stored bytes by which thinned packs became smaller."),
 		copied:       m.total("bctl_prune_copied_bytes_total", "Stored bytes of the copies of thinned packs."),
 		swept:        m.total("bctl_sweep_objects_total", "Objects that the sweep for orphans has seen in the store."),
@@ -106,8 +106,8 @@ func (p *Pruner) Passed(took time.Duration) {
 	}
 }
 
-// Space records the stored bytes, those of them that nothing needs, and those of these that the
-// next pass deletes.
+// Space records the stored bytes, the bytes that nothing needs, and the bytes that the next pass
+// deletes.
 func (p *Pruner) Space(kept, unused, deletable int64) {
 	if p != nil {
 		p.kept.Set(float64(kept))
@@ -123,7 +123,7 @@ func (p *Pruner) MayStayUnused(share float64) {
 	}
 }
 
-// Stopped records what would become free in addition if stopped forgetting were confirmed.
+// Stopped records the additional bytes that would become free if stopped deletions were confirmed.
 func (p *Pruner) Stopped(bytes int64) {
 	if p != nil {
 		p.stopped.Set(float64(bytes))
@@ -138,7 +138,7 @@ func (p *Pruner) Well(now time.Time) {
 }
 
 // Waiting records how long the oldest condemned pack has waited for the deletion of its object, and
-// the oldest row of a deleted pack for its own.
+// how long the oldest row of a deleted pack has waited for its deletion.
 func (p *Pruner) Waiting(condemned, rows time.Duration) {
 	if p != nil {
 		p.condemned.Set(condemned.Seconds())

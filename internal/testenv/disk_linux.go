@@ -12,8 +12,8 @@ import (
 // A Disk is a small file system of its own, in memory, to be filled and to be mounted read-only.
 type Disk struct{ Dir string }
 
-// NewDisk returns a Disk of so many bytes, which is there until the test has ended. Where this user
-// may not mount file systems it skips the test.
+// NewDisk returns a Disk of this size, which exists until the test ends. It skips the test if this
+// user may not mount file systems.
 func NewDisk(t testing.TB, sizeBytes int64) Disk {
 	t.Helper()
 	d := Disk{t.TempDir()}
@@ -48,10 +48,10 @@ func (d Disk) Mount(sizeBytes int64) error {
 	return os.NewSyscallError("mount", syscall.Mount("bctl-test", d.Dir, "tmpfs", 0, fmt.Sprintf("size=%d", sizeBytes)))
 }
 
-// Unmount takes it away with all that is in it, also while files of it are open.
+// Unmount removes the file system with its content, even while its files are open.
 func (d Disk) Unmount() { _ = syscall.Unmount(d.Dir, syscall.MNT_DETACH) }
 
-// Bind makes what is at one path seen at another one, too, until unmount.
+// Bind makes the file or directory at one path visible at another path, too, until unmount.
 func Bind(from, to string) (unmount func(), err error) {
 	err = syscall.Mount(from, to, "", syscall.MS_BIND, "")
 	return Disk{to}.Unmount, os.NewSyscallError("mount", err)

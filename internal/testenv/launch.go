@@ -3,7 +3,7 @@ package testenv
 import "fmt"
 
 // Launch is Start for a program that is no test. Its output is added to the file logPath. It dies
-// with this program; until then whoever launched it must Kill or Stop it. Restart is for tests
+// with this program. Before that, the caller must Kill or Stop it. Restart is for tests
 // only.
 func Launch(command Command, logPath string) (*Process, error) { return start(command, logPath) }
 

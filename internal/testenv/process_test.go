@@ -58,7 +58,7 @@ func TestProcessStopAndOutput(t *testing.T) {
 }
 
 // A process dies with the test binary, even when the binary is killed, and not before: ending the
-// thread of whoever called Start must not end the process.
+// thread that called Start must not end the process.
 func TestProcessDiesWithItsParent(t *testing.T) {
 	if os.Getenv("TESTENV_PARENT") != "" {
 		parentOfOrphan(t)

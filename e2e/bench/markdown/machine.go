@@ -36,7 +36,7 @@ func DescribeMachine(work string) Machine {
 	}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
-		// What follows the version is whoever built it.
+		// The rest, after the version, names the builder.
 		m.Kernel, _, _ = strings.Cut(unix.ByteSliceToString(u.Release[:]), "-")
 	}
 	var st unix.Statfs_t

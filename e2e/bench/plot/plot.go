@@ -1,6 +1,6 @@
-// Package plot draws what benchmarks measured, as SVG: bars of one figure by
-// tool, and lines of figures over a size. A plot is text that is the same
-// whenever the figures are, and small enough to be kept beside a document.
+// Package plot draws the figures of benchmarks as SVG: bars of one figure by
+// tool, and lines of figures over a size. A plot is text. The same figures give
+// the same text, and it is small enough to be kept beside a document.
 package plot
 
 import (
@@ -144,7 +144,7 @@ func text(w *strings.Builder, x, y int, anchor, weight, s string) {
 	fmt.Fprintf(w, `<text x="%d" y="%d" text-anchor="%s" font-weight="%s">%s</text>`+"\n", x, y, anchor, weight, html.EscapeString(s))
 }
 
-// number has three digits that mean something.
+// number formats a number with three significant digits.
 func number(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 1e6:

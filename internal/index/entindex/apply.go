@@ -126,8 +126,8 @@ func snapshotOf(r index.Result) backup.SnapshotID {
 // lockSnapshots locks the results' snapshots, in the order of their ids, so that they stay running
 // until the end of the transaction. Snapshots that get work or pages are locked exclusively: their
 // pages and counters have one writer at a time, and the result that settles the last work can
-// detect that it does. Packs and lists only share the lock, because writing their chunks is what
-// takes time.
+// detect that it does. Packs and lists only share the lock, because writing their chunks takes
+// most of the time.
 func (a *application) lockSnapshots(ctx context.Context) error {
 	exclusive := map[backup.SnapshotID]bool{}
 	for i, r := range a.results {
@@ -246,8 +246,8 @@ func (a *application) refuseBatch(i int) index.Outcome {
 	return index.Outcome{}
 }
 
-// early refuses a batch that relies on what is not known. The result of an earlier attempt does not
-// take the work away from the present one.
+// early refuses a batch that relies on unknown packs or lists. The result of an earlier attempt
+// does not take the work away from the present one.
 func (a *application) early(i int, open *openBatch, why error) index.Outcome {
 	b := a.results[i].Batch
 	if !a.results[i].GiveUp || b.Attempt != open.attempt {

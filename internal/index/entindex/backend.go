@@ -205,8 +205,8 @@ type HotWriter interface {
 
 	// DropVersions deletes the versions that began after snapshot number after, and whose last
 	// snapshot is from or later, and before before, except those of which another version is a
-	// patch. It returns their number. An interrupted page is a patch of the same version as the open one is, or of
-	// the open one, which is not deleted before the next commit.
+	// patch. It returns their number. An interrupted page is a patch of the same version as the
+	// open one is, or of the open one, which is not deleted before the next commit.
 	DropVersions(ctx context.Context, shard backup.ShardID, after, from, before backup.SnapshotNumber) (int64, error)
 	// EndOpen ends all open versions of a shard; last is the last snapshot that has them.
 	EndOpen(ctx context.Context, shard backup.ShardID, last backup.SnapshotNumber) error

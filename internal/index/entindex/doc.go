@@ -19,9 +19,10 @@
 //	packs                      Registered packs, condemned or not.
 //	chunks, chunk_copies       The first place of each chunk, and further ones. A chunk that
 //	                           has copies has a first place.
-//	chunk_lists                What list chunks refer to; these rows are never deleted.
-//	stops, confirmations       What the brake has stopped, and who has confirmed it. The row of
-//	                           a stop is never changed, except for who rejected it.
+//	chunk_lists                The references of list chunks; these rows are never deleted.
+//	stops, confirmations       The deletions that the brake has stopped, and their
+//	                           confirmations. The row of a stop is never changed, except to
+//	                           record its rejection.
 //	pages                      Versions of pages. The listing of a version is stored as it is,
 //	                           or as a patch of the version of the same page that began with
 //	                           snapshot base, which is no patch of another one. Readers get
@@ -53,9 +54,9 @@
 // lists, work, and in each table by key. The exception is the state of a shard, which Commit and
 // Fail write after they have locked the snapshot. No transaction that holds a shard waits for that
 // snapshot. Statements that claim and extend work skip locked rows, so they wait for nothing, with
-// one exception: a claim waits for the previous claim of its kind, because what that has counted
-// must stay true. If two transactions still wait for each other (two calls that register the same
-// packs), the database aborts one, and Update runs it again.
+// one exception: a claim waits for the previous claim of its kind, because the counts of that
+// claim must stay true. If two transactions still wait for each other (two calls that register the
+// same packs), the database aborts one, and Update runs it again.
 //
 // # What a crash leaves
 //
@@ -100,6 +101,7 @@
 //	heldpaths.go   finds the snapshots that holds on paths keep
 //	brake.go       stops large deletions
 //	prune.go       finds and deletes what no snapshot needs
+//	needed.go      finds the versions of pages that snapshots need
 //	prunework.go   reports what there is to prune
 //	move.go        replaces packs by their thinned copies
 //	locks.go       until when objects are locked in the store

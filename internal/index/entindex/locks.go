@@ -39,7 +39,8 @@ func (x *Index) Locks(ctx context.Context) (l index.Locks, err error) {
 	if err != nil {
 		return l, err
 	}
-	if err = x.query(ctx, newestCatalog, nil, func(scan func(...any) error) error { return scan(&l.Catalog) }); err != nil {
+	err = x.query(ctx, newestCatalog, nil, func(scan func(...any) error) error { return scan(&l.Catalog) })
+	if err != nil {
 		return l, err
 	}
 	l.Amendments = map[backup.SnapshotID]index.Amendment{}

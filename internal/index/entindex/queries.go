@@ -32,7 +32,7 @@ func (tx *Tx) lockSnapshot(ctx context.Context, id backup.SnapshotID, exclusive 
 }
 
 // locked makes a query lock its rows, against all other locks or only against exclusive ones. A
-// database in which a transaction that writes is alone needs no locks.
+// database that has only one writing transaction at a time needs no locks.
 func locked[Q interface {
 	ForUpdate(...entsql.LockOption) Q
 	ForShare(...entsql.LockOption) Q

@@ -98,8 +98,8 @@ const insertRoot = `
 INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories)
 VALUES ($1, $2, 0, $3, $4)`
 
-// insertSnapshot inserts a running snapshot, based on the shard's newest committed one, and its root
-// walk task: the first open work, which a committer claims.
+// insertSnapshot inserts a running snapshot, based on the shard's newest committed one, and its
+// root walk task: the first open work, which a committer claims.
 func (tx *Tx) insertSnapshot(ctx context.Context, of *ent.Shard, s backup.Snapshot, now time.Time) error {
 	number := of.LastNumber + 1
 	base, err := tx.Snapshot.Query().Where(snapshot.ShardID(of.ID), snapshot.State(string(backup.Committed))).

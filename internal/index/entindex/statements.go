@@ -115,7 +115,7 @@ func eachOf[T int64 | uuid.UUID](ctx context.Context, tx *Tx, query string, list
 // each is a query that calls do for each row: Tx.Each, or Index.query.
 type each func(ctx context.Context, query string, args []any, do func(scan func(...any) error) error) error
 
-// listOf returns what read makes of each row of a query.
+// listOf returns the results of read for the rows of a query.
 func listOf[T any](ctx context.Context, each each, query string, args []any, read func(scan func(...any) error) (T, error)) ([]T, error) {
 	list := []T{}
 	err := each(ctx, query, args, func(scan func(...any) error) error {

@@ -8,8 +8,8 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// A page row with any difference from its committed state is rejected by every way of reading it;
-// other rows are not.
+// Every method that reads a page rejects a row that differs from its committed state. It accepts
+// the other rows.
 func testDamagedPages(t *testing.T, fresh func(testing.TB) Database) {
 	other := listingOf("other") // a valid listing
 	for column, value := range map[string]any{

@@ -69,7 +69,8 @@ func testLocate(t *testing.T, fresh func(testing.TB) Database) {
 	second.Chunks[1].Frame, second.Chunks[1].Offset, second.Chunks[1].Length = index.MaxChunks-1, 1<<31-1, 1<<31-1
 	f.accept(index.Result{Pack: first})
 	f.accept(index.Result{Pack: second}, index.Result{Pack: first}) // again
-	// In the order of the ids, one twice, some nowhere. The first place is kept.
+	// The result has the order of the ids. One id occurs twice, and some have no place. The first
+	// place of a chunk is kept.
 	f.wantLocations(f.locate(4, 9, 3, 1, 4), at(second, 1), nowhere, at(first, 2), at(first, 0), at(second, 1))
 	f.wantLocations(f.locate())
 

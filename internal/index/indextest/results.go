@@ -122,7 +122,7 @@ func testInvalidResults(t *testing.T, fresh func(testing.TB) Database) {
 	if after := f.snapshot(s.ID); !reflect.DeepEqual(after, before) {
 		t.Fatalf("snapshot %+v, want it as before: %+v", after, before)
 	}
-	// Among good ones: those are accepted, each in its place.
+	// Good results among forged ones are accepted, and have their own outcomes.
 	good := SliceOf(task)
 	good.Pages = []backup.PageVersion{pageOf("child", "c")}
 	outcomes := f.apply(bad[3], index.Result{Slice: good}, bad[len(bad)-1], index.Result{Batch: storedOf(batch)}, bad[0])

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// silence is how long either end of a connection may receive nothing from the other before it
-	// closes the connection, which releases its locks.
+	// silence is the time after which either end closes a connection if it has received nothing
+	// from the other end. The server then releases the locks of the connection.
 	silence = 15 * time.Second
 	// connectTimeout is for an address that does not answer, if the DSN has no connect_timeout.
 	connectTimeout = 10 * time.Second

@@ -227,8 +227,31 @@ func (b *backend) Wrap(err error) error {
 	case !unavailable(err):
 		return err
 	}
-	return fmt.Errorf("index at %s: %w: %w", b.address, backup.IndexAway, err)
+	return fmt.Errorf("index at %s: %w: %w", b.address, backup.IndexAway, oneLine{err})
 }
+
+// oneLine has the text of an error on one line, without repetitions: pgconn lists each attempt to
+// connect on a line of its own, and attempts to one address have the same text.
+type oneLine struct{ error }
+
+func (e oneLine) Error() string {
+	var text string
+	seen := map[string]bool{}
+	for line := range strings.Lines(e.error.Error()) {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "" || seen[line]:
+			continue
+		case text != "" && !strings.HasSuffix(text, ":"):
+			text += ";"
+		}
+		seen[line] = true
+		text = strings.TrimSpace(text + " " + line)
+	}
+	return text
+}
+
+func (e oneLine) Unwrap() error { return e.error }
 
 // unavailable reports errors of the connection, and of a server that is starting, stopping, out of
 // resources or read-only.

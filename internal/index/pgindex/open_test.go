@@ -27,6 +27,9 @@ func TestOpenErrors(t *testing.T) {
 		if !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), "ame") && strings.Contains(err.Error(), "ses") {
 			t.Errorf("%s: error %v", test.dsn, err)
 		}
+		if strings.ContainsAny(err.Error(), "\n\t") || strings.Count(err.Error(), "refused") > 1 {
+			t.Errorf("%s: the error is not one line, without repetitions: %q", test.dsn, err)
+		}
 	}
 }
 

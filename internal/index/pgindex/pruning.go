@@ -127,8 +127,8 @@ func (w hotWriter) MovePlaces(ctx context.Context, from, to int64, ids []backup.
 	return w.conn.SendBatch(ctx, batch).Close()
 }
 
-// incomplete selects lists that have no place, and those that refer to one that is not known:
-// whoever needs such a list reports both again.
+// incomplete selects lists that have no place, and those that refer to an unknown list: a reader
+// that needs such a list reports both again.
 const (
 	incomplete = `(NOT EXISTS (SELECT FROM chunks c WHERE c.id = l.list)
     OR l.nested AND EXISTS (SELECT FROM generate_series(1, length(l.chunks), 16) at WHERE NOT EXISTS (

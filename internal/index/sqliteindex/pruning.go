@@ -190,7 +190,7 @@ const (
 	moveCopy  = "UPDATE chunk_copies SET pack = ?2 WHERE id = ?3 AND pack = ?1"
 )
 
-// A list that refers to one that is not known is of no use: whoever needs it reports both again.
+// A list that refers to an unknown list is of no use: a reader that needs it reports both again.
 const dropIncomplete = "DELETE FROM chunk_lists WHERE NOT EXISTS (SELECT 1 FROM chunks WHERE chunks.id = chunk_lists.list) OR nested AND EXISTS (" +
 	"WITH RECURSIVE positions (at) AS (SELECT 1 WHERE length(chunk_lists.chunks) > 0 UNION ALL SELECT at + 16 FROM positions WHERE at + 16 < length(chunk_lists.chunks)) " +
 	"SELECT 1 FROM positions WHERE NOT EXISTS (SELECT 1 FROM chunk_lists below WHERE below.list = substr(chunk_lists.chunks, at, 16)))"

@@ -8,8 +8,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Flags returns, as a suffix for an error message, the inode flags that prevent any change of path:
-// its own, or those of its directory. It is "" if there are none, or if the file system does not
+// Flags returns the inode flags of path, or of its directory, that prevent any change of path, as a
+// suffix for an error message. It is "" if there are none, or if the file system does not
 // report them.
 func (r *Root) Flags(path string) string {
 	parent, name := backup.Split(path)

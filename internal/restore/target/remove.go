@@ -58,7 +58,7 @@ const (
 
 // A Removal controls RemoveAll. Paths are relative to the target.
 type Removal struct {
-	// DryRun removes nothing; everything else is as if it did.
+	// DryRun removes nothing, but calls the functions as if it did.
 	DryRun bool
 	// Keep reports whether a name stays, and with it the directories that contain it. A file at
 	// which another file is mounted has the flag Boundary.

@@ -19,8 +19,8 @@ import (
 // mountTable lists the mounts that this process sees.
 const mountTable = "/proc/self/mountinfo"
 
-// A mounted is one line of the mount table: at point, the file system with this device shows its
-// directory or file root.
+// A mounted is one line of the mount table: the directory or file root of the file system with this
+// device is mounted at point.
 type mounted struct {
 	id                  uint64
 	device, root, point string

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tmpfs mounts a file system of its own at dir. It skips the test if that fails. unmount works
-// while files are open; without it, the end of the test unmounts.
+// Tmpfs mounts a new file system at dir. It skips the test if that fails. unmount works while files
+// are open. If the test does not call unmount, the file system is unmounted at its end.
 func Tmpfs(t testing.TB, dir string) (unmount func()) {
 	t.Helper()
 	return mounted(t, dir, unix.Mount("bctl-test", dir, "tmpfs", 0, "size=1m"))

@@ -178,7 +178,7 @@ func (l *lister) list(directory, begin string) error {
 
 func (l *lister) entry(dir *os.File, name string, e fs.DirEntry) error {
 	if store.CheckName(name) != nil {
-		return nil //nolint:nilerr // it is no object: a temporary file, or what others have put here
+		return nil //nolint:nilerr // not an object, but a temporary file or a file of another program
 	}
 	if e.IsDir() {
 		return l.list(name, "")

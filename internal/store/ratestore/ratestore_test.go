@@ -127,7 +127,7 @@ func TestDeletesAtOnce(t *testing.T) {
 	}
 }
 
-// Whoever waits stops when its context ends.
+// A call that waits ends with its context.
 func TestCanceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

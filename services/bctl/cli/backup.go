@@ -89,7 +89,7 @@ func newBackup(a *app) *cobra.Command {
 	flags := cmd.Flags()
 	c.exclusions.flags(cmd, "PATH")
 	flags.BoolVar(&c.allowShrink, "allow-shrink", false, "commit even if the tree has far fewer files than last time")
-	flags.BoolVar(&c.newRoot, "new-root", false, "accept another tree as the shard's from now on, for instance a file\nsystem that was restored or migrated")
+	flags.BoolVar(&c.newRoot, "new-root", false, "accept that the shard is another tree now, for instance on a file system that was restored or migrated")
 	flags.BoolVar(&c.reread, "reread", false, "on one machine: read every file again, whether it has changed or not")
 	flags.StringArrayVar(&c.tags, "tag", nil, "give the snapshot a `TAG` (may be repeated)")
 	flags.StringVar(&c.list.file, "files-from", "", "back up only the paths listed in `FILE` (-: stdin), one per line, relative to PATH; needs exactly one PATH")
@@ -137,9 +137,9 @@ func (c *backupCommand) check(paths []string) error {
 	case len(paths) > 0 && fleet:
 		return usage("a fleet backs up registered shards: register this one with bctl shard add FILER %s, then run bctl backup --filer FILER --shard %[1]s", argument(paths[0]))
 	case len(paths) == 0 && !registered && fleet:
-		return usage("nothing to back up is named: give --filer FILER [--shard SHARD], --label KEY=VALUE or --all")
+		return usage("there is nothing to back up: give --filer FILER [--shard SHARD], --label KEY=VALUE or --all")
 	case len(paths) == 0 && !registered:
-		return usage("nothing to back up is named: give a directory or a file, or registered shards with --filer, --label or --all")
+		return usage("there is nothing to back up: give a directory or a file, or registered shards with --filer, --label or --all")
 	}
 	return nil
 }

@@ -16,9 +16,10 @@ func newBrake(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "brake",
 		Short: "Show or change what may be deleted without a confirmation",
-		Long: `Shows the settings of the brake. It stops a run of a policy, bctl forget, the
-pruner or bctl prune that would delete more than a share of a shard's good
-snapshots or of the stored bytes, until operators confirm it (bctl confirm).`,
+		Long: `Shows the settings of the brake. It stops policies, bctl forget, the pruner and
+bctl prune before they delete more than a share of a shard's good snapshots, or
+of the stored bytes. They continue after operators have confirmed the deletion
+(bctl confirm).`,
 		Example: "  bctl brake\n  bctl brake set --bytes 10%",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -72,10 +73,10 @@ alone can then neither confirm a large deletion nor loosen the brake.`,
 		},
 	}
 	flags := cmd.Flags()
-	percentFlag(flags, &given.Snapshots, "snapshots", "stop a run that would forget more than this `SHARE` of a shard's good snapshots")
-	numberFlag(flags, &given.MinSnapshots, "min-snapshots", 10, 1, 1_000_000, "and at least this `NUMBER` of them")
-	percentFlag(flags, &given.Bytes, "bytes", "stop a run that would delete more than this `SHARE` of the stored bytes within a day")
-	sizeFlag(flags, &given.MinBytes, "min-bytes", "and at least this `SIZE`")
+	percentFlag(flags, &given.Snapshots, "snapshots", "stop a run that would forget more than this `SHARE` of a shard's good snapshots (default 50%)")
+	numberFlag(flags, &given.MinSnapshots, "min-snapshots", 10, 1, 1_000_000, "never stop a run that would forget fewer than this `NUMBER`")
+	percentFlag(flags, &given.Bytes, "bytes", "stop a run that would delete more than this `SHARE` of the stored bytes within a day (default 30%)")
+	sizeFlag(flags, &given.MinBytes, "min-bytes", "never stop a run that would delete less than this `SIZE` (default 1GiB)")
 	numberFlag(flags, &given.Operators, "operators", 1, 1, 10, "this `NUMBER` of operators must confirm")
 	return cmd
 }

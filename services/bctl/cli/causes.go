@@ -42,8 +42,11 @@ func (c *causeCounter) problem(p backup.Problem) {
 	if !c.all && !c.first(p) {
 		return
 	}
-	c.term.println(c.label + describeProblem(p))
+	c.print(describeProblem(p))
 }
+
+// print prints a line, after the label.
+func (c *causeCounter) print(text string) { c.term.println(c.term.wrapped(c.label + text)) }
 
 // first counts a problem, and reports whether it is among the first of its cause.
 func (c *causeCounter) first(p backup.Problem) bool {
@@ -76,14 +79,14 @@ func (c *causeCounter) end(where string) {
 	for _, cause := range c.order {
 		if left := cause.n - shownPerCause; left > 0 {
 			hidden += left
-			c.term.println(fmt.Sprintf("%s… and %s more: %s", c.label, humanize.Comma(left), cause.text))
+			c.print(fmt.Sprintf("… and %s more: %s", humanize.Comma(left), cause.text))
 		}
 	}
 	if c.more > 0 {
-		c.term.println(fmt.Sprintf("%s… and %s of other causes", c.label, counted(c.more, "error")))
+		c.print(fmt.Sprintf("… and %s of other causes", counted(c.more, "error")))
 	}
 	if hidden > 0 {
-		c.term.println(c.label + where)
+		c.print(where)
 	}
 	c.causes, c.order, c.more = nil, nil, 0
 }

@@ -44,8 +44,8 @@ __bctl_init_completion()
         return
     fi
 
-    # The bash-completion package is not loaded. Up to the cursor, join what
-    # readline splits at ":" and "=" and what no blank separates.
+    # The bash-completion package is not loaded. Up to the cursor, join the
+    # words that readline splits at ":" and "=" without a blank between them.
     local rest=${COMP_LINE:0:COMP_POINT} i word blank joins=no
     words=() cword=-1
     for ((i = 0; i <= COMP_CWORD; i++)); do

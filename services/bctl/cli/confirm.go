@@ -20,13 +20,13 @@ func newConfirm(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "confirm ID",
 		Short: "Confirm a large deletion that the brake has stopped",
-		Long: `Confirms a deletion that the brake has stopped, by the number that
-bctl confirm ls shows. The policy or the pruner then goes on within a minute;
-bctl forget and bctl prune go on when they are run again. If much more would be
-deleted by then, the brake stops it again.
+		Long: `Confirms a deletion that the brake has stopped. ID is its number, which bctl
+confirm ls shows. A policy or a pruner then continues within a minute. Run bctl
+forget or bctl prune again yourself. If much more would be deleted by then, the
+brake stops it again.
 
-With --reject, the deletion remains stopped, and no warning reminds of it. It
-can be confirmed later.
+With --reject, the deletion remains stopped, and warnings no longer report it.
+You can confirm it later.
 
 bctl brake shows how many operators must confirm.`,
 		Example: `  bctl confirm ls
@@ -66,11 +66,11 @@ func (a *app) confirm(ctx context.Context, i index.Index, id int64, reason strin
 	if err != nil {
 		return err
 	}
-	text := "and may go on"
+	text := "the run may continue"
 	if missing := s.Operators - len(s.Confirmed); missing > 0 {
-		text = counted(missing, "other operator") + " must confirm it, too"
+		text = "the run waits for " + counted(missing, "other operator")
 	}
-	return a.result(newStopJSON(of[0]), "%s; the deletion of %s is confirmed, %s\n", of[0].where(), of[0].what(), text)
+	return a.result(newStopJSON(of[0]), "the deletion of %s in %s is confirmed; %s\n", of[0].what(), of[0].where(), text)
 }
 
 func (a *app) reject(ctx context.Context, i index.Index, id int64, reason string) error {
@@ -181,8 +181,8 @@ func newConfirmLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List large deletions that the brake has stopped, oldest first",
-		Long: `Lists what the brake has stopped: what would be deleted, by which policy or
-user, and who has confirmed or rejected it.`,
+		Long: `Lists the deletions that the brake has stopped, with the policy or user that
+started each of them, and the operators who have confirmed or rejected it.`,
 		Example: `  bctl confirm ls --json`,
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

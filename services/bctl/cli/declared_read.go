@@ -210,6 +210,9 @@ func (f *fleetFile) unreadable(err error) error {
 	return usage("%s", strings.Join(texts, "\n"))
 }
 
+// maxQuoted bounds a value in an error.
+const maxQuoted = 40
+
 // wrongType describes a value that has a wrong type. The YAML package reports the line as ":3", and
 // only the beginning of a long value.
 func (f *fleetFile) wrongType(line, tag, value, goType string) string {
@@ -220,7 +223,7 @@ func (f *fleetFile) wrongType(line, tag, value, goType string) string {
 	if node != nil && node.Kind == yaml.ScalarNode {
 		value = node.Value
 	}
-	got := strconv.Quote(value)
+	got := strconv.Quote(shortened(value, maxQuoted))
 	switch tag {
 	case "!!seq":
 		got = "a list"

@@ -182,11 +182,15 @@ func (p *doctorPrinter) name(o *doctor.Outcome) string {
 }
 
 func (p *doctorPrinter) line(status doctor.Status, name string, r doctor.Finding) {
-	text := fmt.Sprintf("  %-10s  %s: %s", statusWords[status], name, r.Seen)
+	text := name + ": " + r.Seen
 	if r.Advice != "" {
 		text += " -> " + r.Advice
 	}
-	p.println(text)
+	head := fmt.Sprintf("  %-10s  ", statusWords[status])
+	for _, line := range flowed(strings.Split(display(text), " "), " ", "", besides(p.app.width(), len(head))) {
+		p.println(head + line)
+		head = strings.Repeat(" ", len(head))
+	}
 }
 
 func (p *doctorPrinter) println(text string) {

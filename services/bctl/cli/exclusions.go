@@ -3,7 +3,8 @@ package cli
 import (
 	"fmt"
 	"os"
-	"text/tabwriter"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -30,7 +31,7 @@ func (x *exclusions) flags(cmd *cobra.Command, root string) {
 }
 
 // apply returns s with the given flags in place of its values. An empty pattern or name, and a size
-// of 0, stand for nothing, so that a list can be emptied.
+// of 0, remove the previous values.
 func (x *exclusions) apply(cmd *cobra.Command, s backup.Selection) (backup.Selection, error) {
 	given := cmd.Flags().Changed
 	if given("exclude") || given("exclude-file") {
@@ -78,11 +79,31 @@ func notEmpty(texts []string) (kept []string) {
 // A rowFunc adds a row to a table of names and values.
 type rowFunc func(name, format string, args ...any)
 
-// details prints the rows that add adds, with their values aligned.
+// details prints the rows that add adds, with their values aligned. Long values are broken, so that
+// they fit the terminal.
 func (a *app) details(add func(row rowFunc)) error {
-	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	add(func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) })
-	return t.Flush()
+	var names, values []string
+	most := 0
+	add(func(name, format string, args ...any) {
+		names, values = append(names, name), append(values, fmt.Sprintf(format, args...))
+		most = max(most, utf8.RuneCountInString(name))
+	})
+	var lines []string
+	for n, name := range names {
+		for _, part := range flowed(strings.Split(values[n], " "), " ", "", besides(a.width(), most+len(gap))) {
+			lines = append(lines, strings.TrimRight(padded(name, most, false)+gap+part, " "))
+			name = ""
+		}
+	}
+	return writeLines(a.out, lines)
+}
+
+// besides returns the width that a column leaves; 0 means no limit.
+func besides(width, column int) int {
+	if width == 0 {
+		return 0
+	}
+	return max(width-column, 1)
 }
 
 // exclusionRows adds the rows that show a selection.

@@ -42,8 +42,8 @@ const maxInHand = settings.MaxSlots
 func (f *filerFlags) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.site, "site", backup.DefaultSite, "`SITE` of the workers that can reach the filer")
-	numberFlag(flags, &f.walkTasks, "walk-tasks", 0, 0, maxInHand, fmt.Sprintf("maximum concurrent walk tasks (0: the default, %d)", backup.DefaultWalkTasks))
-	numberFlag(flags, &f.readBatches, "read-batches", 0, 0, maxInHand, fmt.Sprintf("maximum concurrent read batches (0: the default, %d)", backup.DefaultReadBatches))
+	numberFlag(flags, &f.walkTasks, "walk-tasks", 0, 0, maxInHand, fmt.Sprintf("maximum `NUMBER` of concurrent walk tasks (0: the default, %d)", backup.DefaultWalkTasks))
+	numberFlag(flags, &f.readBatches, "read-batches", 0, 0, maxInHand, fmt.Sprintf("maximum `NUMBER` of concurrent read batches (0: the default, %d)", backup.DefaultReadBatches))
 	flags.Var(&parsed[int64]{&f.readRate, "", "string", func(text string) (int64, error) { return parseSize(strings.TrimSuffix(text, "/s")) }},
 		"read-rate", "maximum read rate, `SIZE` per second (50MB); 0: no limit")
 	numberFlag(flags, &f.floor, "floor", 0, 0, 100, "minimum `PERCENT` of these limits that the governor leaves; 0: the policy's value")

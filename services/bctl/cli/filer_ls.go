@@ -20,14 +20,14 @@ func newFilerLs(a *app) *cobra.Command {
 		Use:   "ls",
 		Short: "List filers and their state",
 		Long: `Lists filers. WALK and READ are the tasks and batches assigned to the workers of
-its site and the limit, as in 3/32; bctl status shows which of them wait.
-"3/8 of 32" means that the governor has reduced the limit of 32 to 8, because
-the filer has become slow. STAT and OPEN are the latencies of these calls now
-and when the filer is idle. LAST GOOD is when the last good snapshot was begun,
-of the shard that has the oldest one. DEADLINE is the time by which the first of
-its shards should have a good snapshot under its policy. After that time the
-filer is OVERDUE. A narrow terminal shows shorter times; --wide shows all
-columns, and all times in full.`,
+its site and the limit, as in 3/32; bctl status shows which of them wait. "3/8
+of 32" means that the governor has reduced the limit of 32 to 8, because the
+filer has become slow. STAT and OPEN are the latencies of these calls now and
+when the filer is idle. Each shard has a last good snapshot; LAST GOOD is when
+the oldest of them was begun. Each shard with a policy has a deadline for its
+next good snapshot; DEADLINE is the first of them. After that time the filer is
+OVERDUE. A narrow terminal shows shorter times; --wide shows all columns, and
+all times in full.`,
 		Example: `  bctl filer ls
   bctl filer ls --label env=prod
   bctl filer ls --retired --json`,

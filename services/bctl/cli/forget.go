@@ -48,8 +48,8 @@ func newForget(a *app) *cobra.Command {
 		Use:   "forget [SNAPSHOT…]",
 		Short: "Forget snapshots, by name or by rules",
 		Long: `Forgets the named snapshots, or those that no rule keeps. A forgotten snapshot
-can no longer be listed or restored. bctl prune, or --prune, then frees the
-space of what no other snapshot needs.
+can no longer be listed or restored. bctl prune, or --prune, then deletes the
+content that no other snapshot needs.
 
 The rules (--keep-…) apply to each shard on its own: to all shards, or to those
 that --filer, --shard and --label select. With --tag, they apply only to the
@@ -58,12 +58,14 @@ and years are those of this machine's time zone. With --policy, each shard's
 policy decides, in the policy's time zone. A snapshot that failed or is marked
 bad takes the place of no good one.
 
-Some snapshots are never forgotten: the last good snapshot of each shard that
-is not retired, what is on hold (bctl hold), what a running snapshot is compared
-with, and what is being restored. If you name one of these, the status is 1.
+Some snapshots are never forgotten: the last good snapshot of each shard that is
+not retired, snapshots on hold (bctl hold), those with which a running snapshot
+is compared, and those that are being restored. If you name one of these, the
+status is 1.
 
-To forget most of a shard's snapshots at once needs a confirmation: the command
-then names the one to type (bctl confirm; bctl brake shows the limits).
+If most snapshots of a shard would be forgotten at once, the brake stops the
+command, which then prints the bctl confirm command to type. bctl brake shows
+the limits.
 
 --dry-run prints what would be kept or forgotten, and why, and how much space
 would be freed. Nothing is changed. bctl log shows what was forgotten.`,
@@ -89,6 +91,7 @@ would be freed. Nothing is changed. bctl log shows what was forgotten.`,
 	flags.BoolVar(&c.dryRun, "dry-run", false, "only print what would be forgotten, and what that would free")
 	flags.StringVar(&c.reason, "reason", "", "a `TEXT` for the log (bctl log)")
 	flags.BoolVar(&c.prune, "prune", false, "then free the space, as bctl prune does")
+	a.wideFlag(cmd)
 	a.completeFlag(cmd, "tag", a.tagNames)
 	return cmd
 }
@@ -347,11 +350,16 @@ func operator() string {
 // refused is the error about named snapshots that are kept.
 func (c *forgetCommand) refused(named int) error {
 	var parts []string
+	held := false
 	for n := range c.fates {
 		if f := &c.fates[n]; f.Keep {
 			parts = append(parts, fmt.Sprintf("snapshot %s of %s %s, number %d, cannot be forgotten: %s",
 				f.ID.Short(), display(f.Filer.Name), display(f.Shard.Name), f.Number, strings.Join(f.Reasons, "; ")))
+			held = held || slices.ContainsFunc(f.Reasons, func(reason string) bool { return strings.HasPrefix(reason, "on hold") })
 		}
+	}
+	if held {
+		parts = append(parts, "(bctl hold ls lists the holds, bctl hold rm removes one)")
 	}
 	if named > 1 {
 		parts = append([]string{fmt.Sprintf("%d of %d snapshots stay:", c.failed, named)}, parts...)

@@ -11,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// brake checks that the run may forget that much of a shard, and otherwise returns the stop. A dry
-// run only prints a note.
+// brake returns the stop if the brake stops the run for a shard, and nil if the run may continue. A
+// dry run only prints a note.
 func (c *forgetCommand) brake(ctx context.Context, i index.Index, shard *index.ShardStatus, d *index.Deletion) (*stopOf, error) {
 	if len(d.Snapshots) == 0 {
 		return nil, nil
@@ -21,12 +21,12 @@ func (c *forgetCommand) brake(ctx context.Context, i index.Index, shard *index.S
 	if err != nil {
 		return nil, err
 	}
-	d.OfSnapshots = len(slices.DeleteFunc(all, func(s backup.Snapshot) bool { return s.Bad != "" })) // there may be others than those decided about
+	d.OfSnapshots = len(slices.DeleteFunc(all, func(s backup.Snapshot) bool { return s.Bad != "" })) // also those that are not in d
 	found := &stopOf{index.Stop{Deletion: *d}, shard.Filer.Name, shard.Name}
 	if c.dryRun {
 		brake, err := i.Brake(ctx)
 		if err == nil && brake.Exceeds(d) {
-			c.app.note("to forget %s of %s needs a confirmation", found.what(), found.where())
+			c.app.note("forgetting %s of %s needs a confirmation (bctl brake shows the limits)", found.what(), found.where())
 		}
 		return nil, err
 	}
@@ -44,8 +44,8 @@ func (c *forgetCommand) brake(ctx context.Context, i index.Index, shard *index.S
 func (c *forgetCommand) unconfirmed() error {
 	var parts, confirm []string
 	for _, s := range c.stopped {
-		parts = append(parts, fmt.Sprintf("this would forget %s of %s. That needs a confirmation, and nothing of it was forgotten", s.what(), s.where()))
+		parts = append(parts, fmt.Sprintf("the brake has stopped this for %[2]s, and nothing of it was forgotten: it would forget %[1]s", s.what(), s.where()))
 		confirm = append(confirm, fmt.Sprintf("bctl confirm %d", s.ID))
 	}
-	return fmt.Errorf("%s. To go on, type %s, and then this command again (--dry-run lists the snapshots)", strings.Join(parts, ". "), strings.Join(confirm, ", "))
+	return fmt.Errorf("%s. To confirm it, run %s; then run this command again (--dry-run lists the snapshots)", strings.Join(parts, "; "), strings.Join(confirm, ", "))
 }

@@ -40,7 +40,8 @@ func addGroup(root *cobra.Command, id string, commands ...*cobra.Command) {
 
 // helpTemplate is the part of a command's help that follows its description.
 const helpTemplate = `Usage:
-  {{if .HasAvailableSubCommands}}{{.CommandPath}} COMMAND [flags]{{else}}{{.UseLine}}{{end}}{{if .Aliases}}
+  {{if doesItself .}}{{.UseLine}}{{end}}{{if .HasAvailableSubCommands}}{{if doesItself .}}
+  {{end}}{{.CommandPath}} COMMAND [flags]{{end}}{{if .Aliases}}
 
 Aliases:
   {{.NameAndAliases}}{{end}}{{if .HasExample}}
@@ -64,6 +65,7 @@ Flags:
 // setHelp gives root and its subcommands bctl's help.
 func setHelp(root *cobra.Command) {
 	cobra.AddTemplateFunc("localFlags", func(cmd *cobra.Command) string { return localFlags(cmd).FlagUsagesWrapped(helpWidth) })
+	cobra.AddTemplateFunc("doesItself", doesItself)
 	cobra.EnableCommandSorting = false // the most used come first
 	root.SetUsageTemplate(helpTemplate)
 	root.AddGroup(groups...)
@@ -114,6 +116,9 @@ func addAliases(cmd *cobra.Command) {
 		addAliases(c)
 	}
 }
+
+// doesItself reports whether a command does something without a subcommand.
+func doesItself(cmd *cobra.Command) bool { return cmd.HasParent() && cmd.Annotations[onlyGroups] == "" }
 
 // localFlags returns the flags of a command without the global ones, of which the root's help would
 // otherwise be full.

@@ -11,6 +11,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/policy"
 )
 
 // everyCommand calls do with each command of bctl, including the root.
@@ -159,4 +163,94 @@ func codeOf(page string) string {
 		}
 	}
 	return strings.Join(lines, "")
+}
+
+// Each flag that takes a value names the value in capitals, and has a description on one line,
+// which the help breaks.
+func TestFlagsNameTheirValues(t *testing.T) {
+	root := (&app{out: &bytes.Buffer{}, term: &terminal{}}).root()
+	everyCommand(root, func(cmd *cobra.Command) {
+		check := func(f *pflag.Flag) {
+			value, text := pflag.UnquoteUsage(f)
+			switch {
+			case f.Hidden:
+			case strings.TrimSpace(text) == "" || strings.HasPrefix(text, " "):
+				t.Errorf("%s --%s has no description: %q", cmd.CommandPath(), f.Name, text)
+			case value != strings.ToUpper(value):
+				t.Errorf("%s --%s %s does not name its value in capitals", cmd.CommandPath(), f.Name, value)
+			case strings.Contains(text, "\n"):
+				t.Errorf("%s --%s has a line break in its description", cmd.CommandPath(), f.Name)
+			case strings.Contains(text, "the same of"):
+				t.Errorf("%s --%s refers to another flag: flags are listed by name", cmd.CommandPath(), f.Name)
+			}
+		}
+		cmd.LocalNonPersistentFlags().VisitAll(check)
+		cmd.PersistentFlags().VisitAll(check)
+	})
+}
+
+// The paragraphs of the help fill its lines. Lists, which are indented, do not.
+func TestHelpFillsItsLines(t *testing.T) {
+	root := (&app{out: &bytes.Buffer{}, term: &terminal{}}).root()
+	everyCommand(root, func(cmd *cobra.Command) {
+		lines := strings.Split(cmd.Long, "\n")
+		for n, line := range lines[1:] {
+			before := lines[n]
+			first, _, _ := strings.Cut(line, " ")
+			if before == "" || first == "" || strings.HasPrefix(before, " ") {
+				continue
+			}
+			if width := utf8.RuneCountInString(before + " " + first); width <= helpWidth {
+				t.Errorf("%s: %q would fit on the line %q", cmd.CommandPath(), first, before)
+			}
+		}
+	})
+}
+
+// The examples of the help are valid: bctl accepts their flags, values and arguments.
+func TestExamplesAreValid(t *testing.T) {
+	count := 0
+	everyCommand((&app{out: &bytes.Buffer{}, term: &terminal{}}).root(), func(cmd *cobra.Command) {
+		text := strings.ReplaceAll(cmd.Example, "\\\n", " ")
+		for line := range strings.Lines(text) {
+			_, line, found := strings.Cut(" "+strings.TrimSpace(line), " bctl ")
+			if !found {
+				continue
+			}
+			line, _, _ = strings.Cut(line, " | ")
+			count++
+			words := shellWords(line)
+			root := (&app{out: &bytes.Buffer{}, term: &terminal{}}).root()
+			root.InitDefaultHelpCmd()
+			about, rest, err := root.Find(words)
+			if err == nil {
+				err = about.ParseFlags(rest)
+			}
+			if err == nil {
+				err = about.ValidateArgs(about.Flags().Args())
+			}
+			if err == nil && about.Flags().Lookup("window") != nil {
+				windows, _ := about.Flags().GetStringArray("window")
+				_, err = policy.Parse(backup.Policy{Schedule: "@daily", Windows: windows})
+			}
+			if err != nil {
+				t.Errorf("%s --help has an invalid example: bctl %s: %v", cmd.CommandPath(), line, err)
+			}
+		}
+	})
+	if count < 100 {
+		t.Errorf("only %d examples", count)
+	}
+}
+
+// shellWords splits a line as a shell does. It knows single and double quotes, and ends at a
+// redirection.
+func shellWords(line string) (words []string) {
+	for _, found := range regexp.MustCompile(`(?:'[^']*'|"[^"]*"|[^ '"])+`).FindAllString(line, -1) {
+		if strings.HasPrefix(found, ">") {
+			break
+		}
+		words = append(words, strings.NewReplacer("'", "", `"`, "").Replace(found))
+	}
+	return words
 }

@@ -39,10 +39,10 @@ has, and those that follow. SNAPSHOT is an id, the beginning of one, or latest.
 A snapshot that was forgotten cannot be put on hold.
 
 With PATH, the hold keeps each version of a file, or of a directory and all that
-is below it, and not each snapshot: of neighbouring snapshots between which
-nothing of that has changed, the newest stays, and the others may be forgotten.
-Snapshots without the path may be forgotten, too. PATH is relative to the shard,
-or as it is on the filer. A snapshot of the shard must have it.`,
+is below it. It does not keep each snapshot: if neighbouring snapshots have the
+same version, the newest of them stays, and the others may be forgotten. So may
+snapshots without the path. PATH is relative to the shard, or the path on the
+filer. At least one snapshot of the shard must have it.`,
 		Example: `  bctl hold add 3f2a --reason 'evidence, case 12/2026'
   bctl hold add nas1/export/home --reason 'migration until May'
   bctl hold add nas1/export/home:alice/mail --reason 'evidence, case 12/2026'`,
@@ -219,9 +219,9 @@ func newHoldLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List holds, oldest first",
-		Long: `Lists what is on hold, since when, by whom and why. BY is as bctl was told.
-LOGIN is the user whom the database has authenticated: in a locked-down fleet,
-the name in the certificate.`,
+		Long: `Lists the holds, with their reasons. BY is the user@host that added the hold. It
+is not verified. LOGIN is the user whom the database has authenticated: in a
+locked-down fleet, the name in the certificate.`,
 		Example: `  bctl hold ls --json`,
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -284,8 +284,9 @@ func newHoldRm(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm ID",
 		Short: "Remove a hold",
-		Long: `Removes a hold, by the number that bctl hold ls shows. What it kept is forgotten
-only by the next bctl forget, or by the next turn of a policy.`,
+		Long: `Removes a hold. ID is its number, which bctl hold ls shows. The snapshots that
+it kept stay until the next bctl forget, or until a policy next applies its
+rules.`,
 		Example: `  bctl hold rm 3 --reason 'case closed'`,
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {

@@ -54,8 +54,8 @@ func (r *rebuild) forgetRemoved(ctx context.Context, i *sqliteindex.Index) error
 	return nil
 }
 
-// unrecordedIn returns the snapshots of an index of which the store had a record, but no longer
-// has.
+// unrecordedIn returns the snapshots of an index whose record the store had, but does not have any
+// more.
 func unrecordedIn(ctx context.Context, s store.Store, i *sqliteindex.Index) ([]backup.Snapshot, error) {
 	recorded, err := repo.Recorded(ctx, s)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"time"
 	"unicode/utf8"
 
@@ -17,12 +18,13 @@ func (a *app) print(v any) error {
 	return e.Encode(v)
 }
 
-// result prints the result of a command: with --json an object, otherwise text.
+// result prints the result of a command: with --json an object, otherwise text, whose lines fit the
+// terminal.
 func (a *app) result(object any, format string, args ...any) error {
 	if a.json {
 		return a.print(object)
 	}
-	_, err := fmt.Fprintf(a.out, format, args...)
+	_, err := io.WriteString(a.out, fitted(fmt.Sprintf(format, args...), a.width()))
 	return err
 }
 
@@ -53,8 +55,8 @@ func problemJSON(p backup.Problem) errorJSON {
 	return errorJSON{Type: "error", Path: p.Path, Raw: rawBase64(p.Path), Op: p.Op, Error: p.Err}
 }
 
-// printChange prints what a backup of a shard found, or what a restore did or would do, at one
-// path.
+// printChange prints a change at one path: one that the backup of a shard found, or one that a
+// restore made or would make.
 func (a *app) printChange(action, shard, path string, sizeBytes int64) {
 	if !a.json {
 		fmt.Fprintf(a.out, "%-12s%s\n", action, display(path))

@@ -16,24 +16,24 @@ func (f *keepFlags) flags(flags *pflag.FlagSet) {
 	r := &f.rules
 	countFlag(flags, &r.Last, "keep-last", "keep the newest `N` snapshots of each shard (or unlimited)")
 	countFlag(flags, &r.Hourly, "keep-hourly", "keep the newest of each of the last `N` hours that have one")
-	countFlag(flags, &r.Daily, "keep-daily", "the same of `N` days")
-	countFlag(flags, &r.Weekly, "keep-weekly", "the same of `N` weeks")
-	countFlag(flags, &r.Monthly, "keep-monthly", "the same of `N` months")
-	countFlag(flags, &r.Yearly, "keep-yearly", "the same of `N` years")
-	periodFlag(flags, &r.Within, "keep-within", "keep those newer than the newest minus this `PERIOD` (14d, 1y6m)")
+	countFlag(flags, &r.Daily, "keep-daily", "keep the newest of each of the last `N` days that have one")
+	countFlag(flags, &r.Weekly, "keep-weekly", "keep the newest of each of the last `N` weeks that have one")
+	countFlag(flags, &r.Monthly, "keep-monthly", "keep the newest of each of the last `N` months that have one")
+	countFlag(flags, &r.Yearly, "keep-yearly", "keep the newest of each of the last `N` years that have one")
+	periodFlag(flags, &r.Within, "keep-within", "keep all that are at most this `PERIOD` (14d, 1y6m) older than the newest")
 	periodFlag(flags, &r.WithinHourly, "keep-within-hourly", "keep the newest of each hour of this `PERIOD`")
-	periodFlag(flags, &r.WithinDaily, "keep-within-daily", "the same of each day")
-	periodFlag(flags, &r.WithinWeekly, "keep-within-weekly", "the same of each week")
-	periodFlag(flags, &r.WithinMonthly, "keep-within-monthly", "the same of each month")
-	periodFlag(flags, &r.WithinYearly, "keep-within-yearly", "the same of each year")
-	flags.StringArrayVar(&f.tags, "keep-tag", nil, "keep those with all of these `TAGS` (a,b; may be repeated: with those of any)")
+	periodFlag(flags, &r.WithinDaily, "keep-within-daily", "keep the newest of each day of this `PERIOD`")
+	periodFlag(flags, &r.WithinWeekly, "keep-within-weekly", "keep the newest of each week of this `PERIOD`")
+	periodFlag(flags, &r.WithinMonthly, "keep-within-monthly", "keep the newest of each month of this `PERIOD`")
+	periodFlag(flags, &r.WithinYearly, "keep-within-yearly", "keep the newest of each year of this `PERIOD`")
+	flags.StringArrayVar(&f.tags, "keep-tag", nil, "keep those with all of these `TAGS` (a,b); if repeated, those that match any list")
 	flags.Var(&parsed[backup.Style]{&r.Style, "", "string", func(text string) (backup.Style, error) {
 		s, err := backup.ParseStyle(text)
 		if err != nil {
 			return s, wrongValue("is not restic or pbs")
 		}
 		return s, nil
-	}}, "keep-style", "how the rules work together: as in `restic`, or as in Proxmox Backup Server (pbs)")
+	}}, "keep-style", "how the rules work together: `STYLE` is restic (default) or pbs (as in Proxmox Backup Server)")
 }
 
 // countFlag adds a flag for a number of snapshots.

@@ -23,11 +23,12 @@ func newLog(a *app) *cobra.Command {
 		Short: "Show who forgot or held snapshots, and who changed policies",
 		Long: `Shows each forgotten snapshot, each hold that was added (hold) or removed
 (release), each mark of a bad snapshot, each retired filer or shard, each change
-of a policy, each deletion that the brake has stopped, who has confirmed or
-rejected it, and each change of the brake, oldest first: when, by whom and why.
-BY is user@host, "policy NAME" or "pruner", as bctl was told. LOGIN is the user
-whom the database has authenticated: in a locked-down fleet, the name in the
-certificate.
+of a policy, each deletion that the brake has stopped, each confirmation or
+rejection of one, and each change of the brake, oldest first.
+
+BY is user@host, "policy NAME" or "pruner". The process that made the entry
+states it, and nothing verifies it. LOGIN is the user whom the database has
+authenticated: in a locked-down fleet, the name in the certificate.
 
 The entries of one hold have the same subject, which begins with its number.
 checked means that a snapshot was about to be forgotten, and that a hold on a

@@ -207,7 +207,11 @@ func (a *app) openSealed(r *repository) (*seal.Opener, seal.DedupKey, error) {
 		return nil, seal.DedupKey{}, err
 	}
 	key, err := r.object.WorkerKey(identity.Opener)
-	if err != nil {
+	switch {
+	case errors.Is(err, backup.ErrWrongKey):
+		return nil, seal.DedupKey{}, fmt.Errorf("identity %s does not open the backups of repository %v (--identity or BCTL_IDENTITY names another file): %w",
+			identity.Path, r.object.ID, backup.ErrWrongKey)
+	case err != nil:
 		return nil, seal.DedupKey{}, fmt.Errorf("identity %s: %w", identity.Path, err)
 	}
 	return identity.Opener, key.Dedup, nil

@@ -72,7 +72,7 @@ func (f *policyFlags) apply(cmd *cobra.Command, p backup.Policy) (_ backup.Polic
 		}
 	}
 	if f.pause && f.resume {
-		return p, usage("--pause and --resume are given together")
+		return p, usage("--pause and --resume exclude each other: give one of them")
 	}
 	p.Paused = p.Paused && !f.resume || f.pause
 	p.Selection, err = f.exclusions.apply(cmd, p.Selection)
@@ -120,12 +120,13 @@ shard with the nearest deadline starts first. A missed run is made up once.
 clear them.
 
 The rules (--keep-…) select the snapshots of each shard that are kept. The
-others are forgotten after the next snapshot. Without a rule, all are kept.
-bctl forget --policy --dry-run shows beforehand what would be forgotten.`,
+others are forgotten after the next snapshot. Without a rule, all are kept. bctl
+forget --policy --dry-run shows beforehand what would be forgotten.`,
 		Example: `  bctl policy set nightly --schedule '30 1 * * *' \
     --time-zone Europe/Berlin --jitter 2h --recovery-point 30h
   bctl policy set weekend --label tier=bronze \
-    --schedule '0 20 * * fri' --window 'fri-sun 20:00-20:00'
+    --schedule '0 20 * * fri' \
+    --window 'fri 20:00-24:00' --window 'sat,sun 00:00-24:00'
   bctl policy set nightly --keep-daily 14 --keep-weekly 8 --exclude '*.tmp'
   bctl policy set nightly --pause`,
 		Args:              args(cobra.ExactArgs(1)),

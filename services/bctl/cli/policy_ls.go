@@ -15,7 +15,7 @@ func newPolicyLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List policies",
-		Long: `Lists policies, how many filers and shards each holds for, and how many of the
+		Long: `Lists policies, how many filers and shards each applies to, and how many of the
 shards are overdue: past their deadlines without a good snapshot.`,
 		Example: `  bctl policy ls
   bctl policy ls --json`,
@@ -242,5 +242,5 @@ func floorText(percent int) string {
 	if percent > 0 {
 		part = fmt.Sprintf("%d%%", percent)
 	}
-	return part + " of a filer's limits, unless it has its own; more near a deadline"
+	return part + " of a filer's limits, if the filer has no floor of its own; higher near a deadline"
 }

@@ -37,10 +37,12 @@ func newPrune(a *app) *cobra.Command {
 		Use:   "prune",
 		Short: "Delete what no snapshot needs, and free its space",
 		Long: `Deletes packs that no snapshot needs, and removes forgotten snapshots from the
-index and the store. Backups and restores continue meanwhile. Other packs are
-needed in part. If more than --max-unused of the stored bytes is unused in such
-packs, prune first copies their needed parts into new packs. It needs no
+index and the store. Backups and restores continue meanwhile. It needs no
 identity.
+
+Snapshots need only a part of some packs. If the unused parts of such packs are
+more than --max-unused of the stored bytes, prune copies the needed parts into
+new packs and deletes the old ones.
 
 With --sweep, it also lists the whole store, and deletes orphans: objects that
 killed backups have left. Objects of snapshots that the index does not know
@@ -50,8 +52,9 @@ An interrupted prune resumes when you run it again. While another prune is
 running, the exit status is 11. In a fleet, the status is also 11 for a minute
 after a prune was killed.
 
-To delete a large share of what is stored needs a confirmation: prune then names
-the command to type (bctl confirm; bctl brake shows the limits).`,
+If a large share of the stored bytes would be deleted, the brake stops the
+command, which then prints the bctl confirm command to type. bctl brake shows
+the limits.`,
 		Example: `  bctl prune --dry-run
   bctl prune
   bctl prune --max-unused 0%
@@ -132,7 +135,7 @@ func (c *pruneCommand) look(ctx context.Context, i index.Index, s store.Store) e
 	d := index.Deletion{Bytes: r.Bytes + r.Freed, OfBytes: r.Stored}
 	if brake.Exceeds(&d) {
 		s := stopOf{Stop: index.Stop{Deletion: d}}
-		c.app.note("to delete %s needs a confirmation", s.what())
+		c.app.note("deleting %s needs a confirmation (bctl brake shows the limits)", s.what())
 	}
 	return c.report(&r, time.Since(started))
 }
@@ -184,7 +187,7 @@ func (c *pruneCommand) prune(ctx context.Context, r *repository) error {
 	var stopped *index.StoppedError
 	if errors.As(err, &stopped) {
 		s := stopOf{Stop: stopped.Stop}
-		return fmt.Errorf("this would delete %s. That needs a confirmation, and nothing was deleted. To go on, type bctl confirm %d, and then bctl prune", s.what(), s.ID)
+		return fmt.Errorf("the brake has stopped the prune, and nothing was deleted: it would delete %s. To confirm it, run bctl confirm %d; then run bctl prune again", s.what(), s.ID)
 	}
 	if err != nil {
 		return err

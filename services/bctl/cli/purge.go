@@ -61,18 +61,18 @@ are changed, or those that --filer and --shard select; with --since, only
 snapshots that started then or later.
 
 Content that other files share stays. The rest is deleted from the index and the
-store. A pack that also has content of other files is opened, and what is needed
-of it is stored again: that needs an identity. At the end, purge looks for what
-is left, and reports it. The log (bctl log) keeps who, when and why, and how
-much was removed, but not the name: do not write it into --reason.
+store. A pack that also has content of other files is opened, and their content
+is stored again: that needs an identity. At the end, purge looks for what is
+left, and reports it. The log (bctl log) has the user, the time, the reason and
+the amount, but not the name of the file: do not write it into --reason.
 
 The files of the filer are not touched. If the path still exists there, the next
 backup takes it again unless you exclude it.
 
---dry-run lists what would be removed, and changes nothing. A purge that was
-interrupted goes on with --resume. Snapshots on hold are refused, and so is a
+--dry-run lists what would be removed, and changes nothing. --resume continues a
+purge that was interrupted. bctl refuses to purge a snapshot on hold, and a
 shard that is being backed up (status 11). Large purges need a confirmation
-(bctl brake). Works in a repository on one machine.`,
+(bctl brake). The command works only in a repository on one machine.`,
 		Example: `  bctl purge --path /home/alice/tax.pdf --reason 'request 4711' --dry-run
   bctl purge --path /home/alice/tax.pdf --reason 'request 4711' --yes
   bctl purge --path alice --shard /home --since 2026-01-01 --reason 'ticket 12'
@@ -95,7 +95,7 @@ shard that is being backed up (status 11). Large purges need a confirmation
 	flags.StringVar(&c.reason, "reason", "", "why, a `TEXT` for the log, without the name (required)")
 	flags.BoolVar(&c.dryRun, "dry-run", false, "only list what would be removed")
 	flags.BoolVarP(&c.yes, "yes", "y", false, "do not ask")
-	flags.BoolVar(&c.resume, "resume", false, "go on with purges that are not complete")
+	flags.BoolVar(&c.resume, "resume", false, "continue purges that are not complete")
 	return cmd
 }
 
@@ -280,7 +280,7 @@ func (c *purgeCommand) brake(ctx context.Context) (done func() error, err error)
 	var stopped *index.StoppedError
 	if errors.As(err, &stopped) {
 		s := stopOf{Stop: stopped.Stop}
-		return nil, fmt.Errorf("this would remove %s. That needs a confirmation, and nothing was removed. To go on, type bctl confirm %d, and then this command again", s.what(), s.ID)
+		return nil, fmt.Errorf("the brake has stopped the purge, and nothing was removed: it would remove %s. To confirm it, run bctl confirm %d; then run this command again", s.what(), s.ID)
 	}
 	return func() error { return c.index.Deleted(ctx, d, true) }, err
 }
@@ -364,7 +364,7 @@ func (c *purgeCommand) options(p index.Purge) (o embedded.PurgeOptions, err erro
 	case a.cfg.Identity != "":
 		return o, err
 	default:
-		a.note("no identity: %v", err)
+		a.note("%v", err)
 	}
 	return o, nil
 }

@@ -122,13 +122,13 @@ func (c *purgeCommand) report(p *index.Purge, s *index.ShardStatus, proof *embed
 func (c *purgeCommand) reportText(p *index.Purge, s *index.ShardStatus, proof *embedded.PurgeProof, elapsed time.Duration) error {
 	text := fmt.Sprintf("purge %s of %s %s: removed from %s in %.1f s\n", p.ID, display(s.Filer.Name), display(s.Name), counted(p.Total.Snapshots, "snapshot"), elapsed.Seconds())
 	if proof.Complete {
-		text += fmt.Sprintf("content: %s; other files share %d; of the others, the index has no place, and the store none of the %s that had them\n",
+		text += fmt.Sprintf("content: %s, of which other files need %d; the rest is neither in the index nor in the store (deleted: %s)\n",
 			counted(int(proof.Chunks), "chunk"), proof.Shared, counted(proof.Objects, "object"))
-		name := "name: in no row of the index"
+		name := "name: not in the index"
 		if proof.Read > 0 {
-			name += fmt.Sprintf(", and in none of the %s of the shard's journal", counted(proof.Read, "object"))
+			name += fmt.Sprintf(", and not in the shard's journal (read: %s)", counted(proof.Read, "object"))
 		} else {
-			name += "; the journal was written again from it, and not read, because there is no identity"
+			name += "; the shard's journal was written again from the index, but not read, because there is no identity"
 		}
 		text += name + "\n"
 	}
@@ -151,7 +151,7 @@ func incomplete(proof *embedded.PurgeProof) error {
 	if n := proof.Rows + int64(proof.Journal); n > 0 {
 		left = append(left, fmt.Sprintf("%s with the name, in the index or its journal", counted(int(n), "row or object")))
 	}
-	return errors.New("the purge is not complete: there are " + strings.Join(left, ", and ") + ". Remove the cause, and go on with bctl purge --resume")
+	return errors.New("the purge is not complete; it has left " + strings.Join(left, ", and ") + ". Remove the cause, and then run bctl purge --resume")
 }
 
 func (c *purgeCommand) noteCopies(proof *embedded.PurgeProof) {

@@ -123,7 +123,7 @@ func (r *report) result() error {
 	return r.ending()
 }
 
-// ending prints what no snapshot has, and returns the error of the command.
+// ending prints the patterns and paths that matched nothing, and returns the error of the command.
 func (r *report) ending() error {
 	r.app.noteGiven(r.unmatched)
 	if err := r.asError(); err != nil {
@@ -191,7 +191,7 @@ func (r *report) problems(s *backup.Snapshot, list []backup.Problem) error {
 	}
 	where := fmt.Sprintf("bctl snapshot show %s lists all errors.", s.ID.Short())
 	if unknown := s.Counts.Errors - int64(len(list)); unknown > 0 {
-		where = fmt.Sprintf("bctl snapshot show %s lists more; the index keeps none of the last %s.", s.ID.Short(), counted(unknown, "error"))
+		where = fmt.Sprintf("bctl snapshot show %s lists more errors. The index does not have the last %s.", s.ID.Short(), counted(unknown, "error"))
 	}
 	causes.end(where)
 	return nil
@@ -213,7 +213,7 @@ func (r *report) line(s *backup.Snapshot, elapsed time.Duration) error {
 	if n.Vanished > 0 {
 		text += fmt.Sprintf("; %s vanished", humanize.Comma(n.Vanished))
 	}
-	_, err := fmt.Fprintln(r.app.out, text)
+	_, err := fmt.Fprintln(r.app.out, fitted(text, r.app.width()))
 	return err
 }
 
@@ -248,7 +248,8 @@ func errorsRow(row rowFunc, s *backup.Snapshot) {
 	}
 }
 
-// failedRows adds the rows of a failed snapshot, which has no totals of what was not reached.
+// failedRows adds the rows of a failed snapshot, with the totals of the part of the tree that it
+// reached.
 func failedRows(row rowFunc, n *backup.Counts) {
 	if n.Files+n.Directories > 0 {
 		row("found", "%s files in %s directories, %s", humanize.Comma(n.Files), humanize.Comma(n.Directories), size(n.Bytes))

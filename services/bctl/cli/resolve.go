@@ -235,16 +235,24 @@ func lookup(ctx context.Context, c index.Catalog, s *backup.Snapshot, given stri
 		return "", e, err
 	}
 	if e, err = browse.Lookup(ctx, c, s.ID, path); err == nil || !filepath.IsAbs(given) || !errors.Is(err, backup.ErrNotFound) {
-		return path, e, err
+		return path, e, noPath(s, given, err)
 	}
 	// The path is not in the tree, but may be a path as it is on the filer.
 	root := rootOf(s)
 	if below, ok := strings.CutPrefix("/"+path+"/", strings.TrimSuffix(root, "/")+"/"); ok {
 		path = strings.TrimSuffix(below, "/")
 		e, err = browse.Lookup(ctx, c, s.ID, path)
-		return path, e, err
+		return path, e, noPath(s, given, err)
 	}
 	return "", e, absent("no %q in snapshot %s, which is of %s: give a path below that, or relative to it", given, s.ID.Short(), display(root))
+}
+
+// noPath names the command that lists a snapshot, if err is that the snapshot does not have a path.
+func noPath(s *backup.Snapshot, given string, err error) error {
+	if !errors.Is(err, backup.ErrNotFound) {
+		return err
+	}
+	return absent("no %q in snapshot %s (bctl ls %[2]s lists what it has)", given, s.ID.Short())
 }
 
 // rootOf returns the path from which workers read a snapshot.

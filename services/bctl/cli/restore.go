@@ -74,7 +74,7 @@ size and time are skipped.
 	flags.StringVarP(&c.target, "target", "t", "", "`DIR` to restore into (required)")
 	flags.StringArrayVar(&c.include, "include", nil, "restore only files that match `PATTERN` (may be repeated)")
 	flags.StringArrayVar(&c.exclude, "exclude", nil, "skip files that match `PATTERN` (may be repeated)")
-	flags.StringVar(&c.overwrite, "overwrite", string(restore.IfChanged), "overwrite existing files: always, if-changed (size or time differs) or never")
+	flags.StringVar(&c.overwrite, "overwrite", string(restore.IfChanged), "overwrite existing files: `WHEN` is always, if-changed (size or time differs) or never")
 	flags.BoolVar(&c.del, "delete", false, "delete files in DIR that the snapshot does not have")
 	flags.BoolVar(&c.dryRun, "dry-run", false, "print the changes, including deletions, without making them")
 	flags.BoolVar(&c.targetAttributes, "target-attributes", false, "set the attributes of the restored directory on an existing DIR")
@@ -84,7 +84,7 @@ size and time are skipped.
 	_ = cmd.RegisterFlagCompletionFunc("overwrite", cobra.FixedCompletions([]string{
 		string(restore.Always), string(restore.IfChanged), string(restore.Never),
 	}, cobra.ShellCompDirectiveNoFileComp))
-	numberFlag(flags, &c.concurrency, "concurrency", 0, 0, maxConcurrency, "maximum concurrent pack reads (0: by the number of CPUs)")
+	numberFlag(flags, &c.concurrency, "concurrency", 0, 0, maxConcurrency, "maximum `NUMBER` of concurrent pack reads (0: by the number of CPUs)")
 	return cmd
 }
 
@@ -298,7 +298,7 @@ func (c *restoreCommand) summaryText(s *backup.Snapshot, sum *restore.Summary, e
 		case sum.Problems:
 			b.WriteString(", recorded when the snapshot was taken; another snapshot may have more")
 		case 0:
-			b.WriteString(": not everything was restored")
+			b.WriteString(": not everything was restored (docs/restore.md explains the errors)")
 		default:
 			fmt.Fprintf(&b, ", of which %s recorded when the snapshot was taken; another\nsnapshot may have more", wasWere(sum.Flawed))
 		}

@@ -12,7 +12,7 @@
 //
 // Flags and arguments
 //
-//	exclusions.go, files_from.go, keep.go, labels.go, numbers.go, times.go, resolve.go
+//	exclusions.go, files_from.go, keep.go, labels.go, numbers.go, once.go, times.go, resolve.go
 //
 // Output
 //
@@ -137,8 +137,8 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "bctl",
 		Short: "Back up directories and file servers, and restore them",
-		Long: `bctl backs up directories and file servers. Snapshots are encrypted
-and deduplicated.
+		Long: `bctl backs up directories and file servers. Snapshots are encrypted and
+deduplicated.
 
 On one machine, --repo names the directory of the repository:
 
@@ -213,15 +213,16 @@ var shorthands = map[string]string{"repo": "r"}
 
 // flagUsage are descriptions that are shorter than the documentation of the settings.
 var flagUsage = map[string]string{
-	"repo":          "repository `DIR`, for backups of this machine",
-	"worker_key":    "`FILE` with the worker key",
-	"committer_key": "`FILE` with the committer key",
-	"identity":      "`FILE` with the identity that opens the backups",
-	"index.url":     "`URL` of the index: postgres://…, or a SQLite file",
-	"store.url":     "`URL` of the store: s3://…, or a directory",
-	"nats.url":      "`URL` of NATS, for a fleet",
-	"log.level":     "`LEVEL` of the log: debug, info, warn, error",
-	"log.format":    "`FORMAT` of the log: text, json, auto",
+	"repo":              "repository `DIR`, for backups of this machine",
+	"worker_key":        "`FILE` with the worker key",
+	"committer_key":     "`FILE` with the committer key",
+	"identity":          "`FILE` with the identity that opens the backups",
+	"index.url":         "`URL` of the index: postgres://…, or a SQLite file",
+	"store.url":         "`URL` of the store: s3://…, or a directory",
+	"store.object_lock": "lock objects in the bucket while snapshots need them: `MODE` is off, governance or compliance",
+	"nats.url":          "`URL` of NATS, for a fleet",
+	"log.level":         "`LEVEL` of the log: debug, info, warn, error",
+	"log.format":        "`FORMAT` of the log: text, json, auto",
 }
 
 // configure reads the settings. It opens nothing.
@@ -329,9 +330,10 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// emptyNames refuses an empty filer, shard or path: without a name, the command would apply to all.
+// emptyNames refuses an empty filer, shard, path or tag: without a name, the command would apply to
+// all, and no command could select an empty tag.
 func emptyNames(cmd *cobra.Command) error {
-	for _, name := range []string{"filer", "shard", "path"} {
+	for _, name := range []string{"filer", "shard", "path", "tag"} {
 		f := cmd.Flags().Lookup(name)
 		if f == nil || !f.Changed {
 			continue
@@ -371,8 +373,12 @@ func whatWasGiven(given []string) string {
 	return "given: " + strings.Join(names, " ")
 }
 
+// onlyGroups is the annotation of commands that only have subcommands.
+const onlyGroups = "group"
+
 // group makes a command that only has subcommands.
 func group(cmd *cobra.Command) *cobra.Command {
+	cmd.Annotations = map[string]string{onlyGroups: "true"}
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
 		if len(given) > 0 {

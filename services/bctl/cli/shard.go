@@ -191,8 +191,8 @@ func newShardSet(a *app) *cobra.Command {
 		Short: "Change a shard's settings",
 		Long: `Changes the settings that the flags name and no others, from the next snapshot
 on. Paths are relative to the shard, so another --source does not cause files to
-be read again. If the new source is a different tree, the next backup
-needs --new-root.
+be read again. If the new source is a different tree, the next backup needs
+--new-root.
 
 --snapshots '' backs up the source itself again. A list of exclusions replaces
 the previous list; --exclude '', --exclude-if-present '' and

@@ -25,8 +25,9 @@ bad snapshot lacks.
 
 If it was the last good snapshot of its shard, the previous one becomes the last
 good snapshot, and a shard with a policy is due at once. The next backup still
-uses the bad snapshot to detect changed files. The bad snapshot is kept and can
-be restored by its id.`,
+uses the bad snapshot to detect changed files. The bad snapshot can be restored
+by its id. Rules keep it for as long as they would keep it if it were good, and
+at least until a good one is newer by a week.`,
 		Example: `  bctl snapshot mark-bad 3f2a --reason 'half of the export was gone'
   bctl snapshot mark-bad latest --filer nas1 --shard /export/home \
     --reason 'encrypted by malware, ticket 4711'`,

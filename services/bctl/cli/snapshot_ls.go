@@ -48,7 +48,7 @@ below them why snapshots failed; --wide shows all columns.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			limited := cmd.Flags().Changed("limit")
 			if limited && c.all {
-				return usage("--limit and --all are given together")
+				return usage("--limit and --all exclude each other: give one of them")
 			}
 			if c.all || (a.json || c.latest > 0) && !limited {
 				c.limit = 0
@@ -100,7 +100,7 @@ func (c *snapshotLs) run(ctx context.Context) error {
 		return err
 	}
 	if more && !c.app.json {
-		defer c.app.note("these are the newest %d; --all lists all, --limit N more of them", c.limit)
+		defer c.app.note("these are the newest %d; --all lists all, and --limit N the newest N", c.limit)
 	}
 	now, err := i.Clock(ctx)
 	if err != nil {

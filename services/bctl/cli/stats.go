@@ -18,16 +18,17 @@ func newStats(a *app) *cobra.Command {
 		Short: "Show the space that is used, unused, and freed by prunes",
 		Long: `Shows the space of the repository:
 
-  snapshots   those that are running or can be read, and those that are
-              forgotten and not removed yet
-  stored      all packs. Packs contain the content of files
-  needed      what snapshots need of that
+  snapshots   the number of those that are running or can be read, and of
+              forgotten ones that are not removed yet
+  stored      the size of all packs, which contain the content of files
+  needed      the size of the content that snapshots need
   unused      the rest: what the next prune frees, and what it leaves, because
-              it is less than 10% and in packs that are needed in part
-  locked      what nothing needs, and what stays until its locks end
-  stopped     what forgetting would free that waits for a confirmation
-  waiting     since when condemned packs wait for their deletion, and the rows
-              of deleted packs for snapshots that were running then
+              it is less than 10% and in packs of which a part is needed
+  locked      objects that nothing needs, and that stay until their locks end
+  stopped     what would be freed by deletions that the brake has stopped
+  waiting     since when condemned packs wait for their deletion, and since
+              when the rows of deleted packs wait for the end of snapshots
+              that were running at that time
   freed       by the prunes of the last day, 30 days and 400 days
   last prune  when it ended, and what it did
 

@@ -63,12 +63,12 @@ those that no worker works on. The columns are
 
 Then it lists waiting work, one line per cause: a filer that does not answer, a
 lost worker, other workers, a limit, a window; and filers whose read limit slows
-their backups. Work of a lost worker is assigned
-again within seconds if its process has died, otherwise when its lease has
-ended. If few snapshots are running, or with --work, it then lists the work in
-progress with its worker, its location and the time left of its lease (LEASE).
-Finally it lists filers with reduced limits, because they have become slow, and
-shards whose newest snapshot has failed within the last day.
+their backups. Work of a lost worker is assigned again within seconds if its
+process has died, otherwise when its lease has ended. If few snapshots are
+running, or with --work, it then lists the work in progress with its worker, its
+location and the time left of its lease (LEASE). Finally it lists filers whose
+limits are reduced because they have become slow, and shards whose newest
+snapshot has failed within the last day.
 
 --watch refreshes the output every 2 seconds until it is interrupted, and fits
 it to the terminal: the most important lines come first. It counts snapshots
@@ -85,14 +85,14 @@ with --watch. Without NATS, the command cannot list the services.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.wide && c.watch {
-				return usage("--wide and --watch are given together")
+				return usage("--wide and --watch exclude each other: give one of them")
 			}
 			return c.run(cmd.Context())
 		},
 	}
 	cmd.Flags().StringVar(&c.filer, "filer", "", "only snapshots of this `FILER`")
 	cmd.Flags().BoolVarP(&c.watch, "watch", "w", false, "show it again every 2 seconds")
-	cmd.Flags().BoolVar(&c.work, "work", false, "show the work in progress of any number of snapshots; with\n--watch, the snapshots that are only queued")
+	cmd.Flags().BoolVar(&c.work, "work", false, "show the work in progress of any number of snapshots; with --watch, the snapshots that are only queued")
 	a.wideFlag(cmd)
 	a.completeFlag(cmd, "filer", a.filerNames)
 	return cmd

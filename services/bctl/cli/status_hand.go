@@ -9,10 +9,10 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// What workers themselves report about their work in progress. The index knows only who has it, and
+// The reports of workers on their work in progress. The index knows only which worker has it, and
 // gets the results when it ends.
 
-// takeReadings adds how far workers are, and what they have done of late.
+// takeReadings adds the progress of workers, and their recent rates.
 func takeReadings(services []flow.Instance, running map[backup.SnapshotID]*inProgress) {
 	for n := range services {
 		for _, r := range services[n].Reading {

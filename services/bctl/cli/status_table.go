@@ -187,11 +187,14 @@ type heldWork struct {
 	seen *overview
 }
 
+// inQueue stands for the worker of queued work.
+const inQueue = "(queued)"
+
 var workTable = table[heldWork]{
 	{name: "SNAPSHOT", text: func(h heldWork) string { return h.of.ID.Short() }},
 	{name: "WORK", text: func(h heldWork) string { return kindOf(h.Work) }},
 	{name: "ATTEMPT", text: func(h heldWork) string { return fmt.Sprint(h.Attempt) }, right: true, leave: 1},
-	{name: "WORKER", text: func(h heldWork) string { return display(cmp.Or(h.Worker, "(queued)")) }, cut: tail},
+	{name: "WORKER", text: func(h heldWork) string { return display(cmp.Or(h.Worker, inQueue)) }, cut: tail},
 	{name: "LEASE", text: func(h heldWork) string { return clock(max(h.Until.Sub(h.seen.at), 0)) }, right: true, leave: 2},
 	{name: "PATH", text: heldWork.pathText, cut: truncate, useful: 40},
 }
@@ -213,12 +216,32 @@ func (s *overview) inHand(width int) (lines []string) {
 		}
 	}
 	if len(all) > 0 {
-		lines = append([]string{""}, workTable.lines(all, width)...)
+		lines = append([]string{""}, withoutRepetitions(workTable.lines(all, width))...)
 	}
 	if s.cut {
 		lines = append(lines, "… and more")
 	}
 	return lines
+}
+
+// withoutRepetitions replaces equal lines of queued work by their number: such work has no path
+// yet.
+func withoutRepetitions(lines []string) (short []string) {
+	for n := 0; n < len(lines); {
+		equal := n + 1
+		for equal < len(lines) && lines[equal] == lines[n] && strings.Contains(lines[n], inQueue) {
+			equal++
+		}
+		short = append(short, lines[n])
+		switch more := equal - n - 1; {
+		case more == 1:
+			short = append(short, lines[n])
+		case more > 1:
+			short = append(short, fmt.Sprintf("… and %s more like this", humanize.Comma(int64(more))))
+		}
+		n = equal
+	}
+	return short
 }
 
 func kindOf(w *index.Work) string {

@@ -116,9 +116,14 @@ func (t *terminal) wrapped(text string) string {
 	if !t.isTerminal {
 		return text
 	}
+	return fitted(text, t.width())
+}
+
+// fitted breaks the lines of a text that are longer than width, at their spaces; 0 means no limit.
+func fitted(text string, width int) string {
 	var lines []string
 	for line := range strings.SplitSeq(text, "\n") {
-		lines = append(lines, wrap(line, t.width())...)
+		lines = append(lines, wrap(line, width)...)
 	}
 	return strings.Join(lines, "\n")
 }

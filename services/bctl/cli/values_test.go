@@ -189,7 +189,7 @@ func TestEmptyNamesAreRefused(t *testing.T) {
 			args[len(args)-1-n] = ""
 			want(args)
 		}
-		for _, name := range []string{"filer", "shard"} {
+		for _, name := range []string{"filer", "shard", "tag"} {
 			if cmd.Flags().Lookup(name) != nil {
 				want(append(slices.Clone(command), "--"+name, ""))
 			}

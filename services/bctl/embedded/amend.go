@@ -17,11 +17,11 @@ import (
 // again.
 const minRebased = 8
 
-// rebase writes the journals of shards again in which more forgotten snapshots are needed than kept
-// ones, because chains of segments go through them. Afterwards each kept snapshot is based on the
-// kept one before it, the first is a checkpoint, and the forgotten ones are removed. What a shard's
-// journal takes is so in proportion to what is kept. Snapshots do not change, so backups and
-// restores go on. It returns how many forgotten snapshots were removed.
+// rebase writes the journal of a shard again if its chains of segments need more forgotten
+// snapshots than kept ones. Afterwards each kept snapshot is based on the kept one before it, the
+// first is a checkpoint, and the forgotten ones are removed. So the size of a shard's journal is in
+// proportion to the number of kept snapshots. Snapshots do not change, so backups and restores
+// continue. It returns the number of forgotten snapshots that were removed.
 func rebase(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, o prune.Options, copied func(context.Context) error) (removed int, err error) {
 	forgotten, err := idx.Forgotten(ctx)
 	if err != nil {
@@ -79,7 +79,7 @@ type amending struct {
 
 // run amends the stale records, from the first on: each segment has what its snapshot changed since
 // the kept one before it, and the first is a checkpoint. So nothing of a forgotten snapshot is
-// needed. Then it deletes what the amended records have replaced.
+// needed. Then it deletes the records and segments that were replaced.
 func (a *amending) run(ctx context.Context) error {
 	journals, err := a.index.Journals(ctx, a.shard)
 	if err != nil {
@@ -92,7 +92,7 @@ func (a *amending) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		snap.State = j.State // that of a forgotten one is another
+		snap.State = j.State // snap has the state deleting if it is forgotten
 		if j.Stale {
 			if err := a.amend(ctx, &snap, base, j); err != nil {
 				return fmt.Errorf("write the record of snapshot %s again: %w", j.ID.Short(), err)
@@ -114,7 +114,7 @@ func (a *amending) run(ctx context.Context) error {
 }
 
 // amend writes a new segment and an amended record of a snapshot. j is updated. The segment is
-// durable before the record names it, and both are before the index does.
+// durable before the record names it. Both are durable before the index names them.
 func (a *amending) amend(ctx context.Context, snap, base *backup.Snapshot, j *index.SnapshotJournal) error {
 	amendment := index.Amendment{ID: snap.ID, Sequence: j.Sequence + 1}
 	if snap.State == backup.Committed {
@@ -159,9 +159,9 @@ func (a *amending) amend(ctx context.Context, snap, base *backup.Snapshot, j *in
 	return nil
 }
 
-// clean deletes the records and segments that the valid record of a snapshot has replaced, and what
-// killed processes have left of others. Those that are locked stay for the sweep that follows the
-// end of their locks.
+// clean deletes the records and segments that the valid record of a snapshot has replaced, and
+// those that killed processes have left. Locked ones stay for the sweep that follows the end of
+// their locks.
 func (a *amending) clean(ctx context.Context, j *index.SnapshotJournal) error {
 	names, err := a.replaced(ctx, j)
 	if err != nil || len(names) == 0 {

@@ -19,9 +19,9 @@ import (
 const recordWithin = 10 * time.Second
 
 // Prune is prune.Run for a repository on one machine. An index that is rebuilt from a copy must not
-// rely on packs that are gone. So the store gets a copy of the index after the index has recorded
-// which packs are deleted, and before they are. Another copy, at the end, lacks what the first
-// still has of them.
+// rely on packs that are gone. So Prune puts a copy of the index into the store after the index has
+// recorded which packs are to be deleted, and before they are deleted. At the end it puts another
+// copy, which no longer has the rows of these packs.
 func Prune(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, lockDir string, o prune.Options) (r prune.Summary, err error) {
 	unlock, err := lockPrune(ctx, idx, lockDir)
 	if err != nil {

@@ -95,7 +95,7 @@ func (o *PurgeOptions) end(ctx context.Context, proof *PurgeProof) (err error) {
 	if proof.OtherCopies, err = ReplaceCopies(ctx, o.Index, o.Store, o.Keys, time.Now()); err != nil {
 		return err
 	}
-	outcome := fmt.Sprintf("complete: chunks %d, of which other files need %d; of the others, the index has %d places and the store %d objects of %d; rows, segments and records with the name %d",
+	outcome := fmt.Sprintf("complete: chunks %d, of which other files need %d; places of the rest in the index %d, its objects in the store %d of %d; rows, segments and records with the name %d",
 		proof.Chunks, proof.Shared, proof.Places, proof.Present, proof.Objects, proof.Rows+int64(proof.Journal))
 	if err := o.Index.EndPurge(ctx, o.Purge.ID, outcome); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A proving looks for what a purge has left.
+// A proving looks for remains after a purge.
 type proving struct {
 	*amending
 	o *PurgeOptions

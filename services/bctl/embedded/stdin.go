@@ -15,9 +15,9 @@ import (
 )
 
 // Spool copies a stream into a directory in lockDir, and returns a source of the tree with one file
-// of this name and content. remove removes the directory; after a killed process, the next Spool
-// for the shard does so. The error is backup.ErrRunning if another process holds a copy for the
-// shard.
+// of this name and content. remove removes the directory. If the process is killed before, the next
+// Spool for the shard removes it. The error is backup.ErrRunning if another process holds a copy
+// for the shard.
 func Spool(ctx context.Context, lockDir string, shard backup.Shard, from *posix.Source, name string, in io.Reader) (s *stdin.Source, remove func(), err error) {
 	dir := filepath.Join(lockDir, fmt.Sprintf("stdin-%d", shard.ID))
 	unlock, err := lockFile(dir + ".lock")

@@ -78,7 +78,7 @@ func onlyClients(c *config.HTTP, next http.Handler) http.Handler {
 		}
 		name := r.TLS.VerifiedChains[0][0].Subject.CommonName
 		if len(c.Clients) > 0 && !slices.Contains(c.Clients, name) {
-			http.Error(w, "this certificate may not watch", http.StatusForbidden)
+			http.Error(w, "this certificate is not in http.clients", http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)

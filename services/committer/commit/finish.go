@@ -164,9 +164,9 @@ func Guard(snap *backup.Snapshot, last *index.LastCommits) string {
 	return ""
 }
 
-// guardFirst returns the reason why the first good snapshot of a shard looks as if its filer was not
-// mounted; empty if it does not. On one machine the directory is the user's own, and bctl backup
-// prints a note instead.
+// guardFirst returns the reason why the first good snapshot of a shard looks as if its filer was
+// not mounted; empty if it does not. On one machine the directory is the user's own, and bctl
+// backup prints a note instead.
 func guardFirst(snap *backup.Snapshot, last *index.LastCommits) string {
 	now := &snap.Counts
 	if last.Good > 0 || snap.AllowShrink || now.Files > 0 || now.Directories > 1 {

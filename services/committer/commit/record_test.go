@@ -226,8 +226,8 @@ func TestCatalogIsWrittenWhenItChanges(t *testing.T) {
 	}
 }
 
-// However the catalog's Put fails, and whoever has written one meanwhile, the newest in the store
-// finally agrees with the index.
+// If the Put of a catalog fails, or another committer has written one meanwhile, the newest catalog
+// in the store finally agrees with the index.
 func TestCatalogCannotBePut(t *testing.T) {
 	for name, fault := range map[string]func(func() error) error{
 		"lost":                   func(func() error) error { return errPower },

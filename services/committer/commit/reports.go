@@ -193,7 +193,7 @@ func (r *reported) due(now time.Time, fresh bool) (held []index.Held) {
 			continue
 		}
 		if w.at.IsZero() && !fresh {
-			w.at = now // its first lease is as long
+			w.at = now // its first lease has this duration
 		}
 		moved := w.Worker != w.wrote.Worker || w.Stalled != w.wrote.Stalled
 		if now.Sub(w.at) >= r.lease/3 || fresh && moved {

@@ -128,7 +128,7 @@ func (s *Service) giveBackStrays(ctx context.Context, last *strays) error {
 			tasks++
 		}
 	}
-	s.log.Warn("assigned work is in no queue of its site, and is reassigned: its committer died before it sent the messages, or the filer has moved to another site",
+	s.log.Warn("assigned work was in no queue of its site and is reassigned: its committer died before it sent the messages, or the filer has moved to another site",
 		"tasks", tasks, "batches", len(lost)-tasks)
 	loop.Wake(s.wake)
 	return nil

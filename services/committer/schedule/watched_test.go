@@ -121,7 +121,7 @@ func (x hangingIndex) Lead(context.Context, string, string, time.Duration) (inde
 	return index.Term{}, false, nil
 }
 
-// A stuckIndex gives the term to whoever asks, and does not answer what a tick asks.
+// A stuckIndex gives the term to every caller, and does not answer the queries of a tick.
 type stuckIndex struct{ Index }
 
 func (stuckIndex) Lead(context.Context, string, string, time.Duration) (index.Term, bool, error) {

@@ -23,7 +23,7 @@
 //	link.go      reads a file that has several names in the batch only once
 //	xattrs.go    reads extended attributes
 //	settle.go    decides how to record a file that cannot be read
-//	last.go      fetches what the last snapshot has of that file
+//	last.go      fetches the last snapshot's copy of that file
 //	known.go     remembers the chunks that were stored recently
 //	lost.go      checks that the store has the packs that the batch is to rely on
 //	patient.go   repeats queries while the index does not answer
@@ -44,8 +44,8 @@
 // many in progress is handed back.
 //
 // A batch whose filer has not answered a call for Options.StallAfter is stalled: its delivery is
-// ended, its slots are given back, and no pack waits for it. Its goroutine keeps waiting, reports
-// renew its lease, and when the filer answers it continues. At most 256 batches are stalled;
+// ended, its slots are given back, and no pack waits for it. Its goroutine keeps waiting, and
+// reports renew its lease. When the filer answers, it continues. At most 256 batches are stalled;
 // further ones keep their slots, and in the end nothing more is taken.
 //
 // # Memory
@@ -60,8 +60,8 @@
 //	                          still write to its buffer, so that buffer is replaced
 //	buffers, 4 MiB each       8 + 2W, and 8 to replace stuck ones
 //	carried between them      4 MiB per batch that reads a large file, 4B of them
-//	packs, 35 MiB each        4 + U, and U + 1 buffers for reuse; a quarter more in the 4
-//	                          where they are many small ones
+//	packs, 35 MiB each        4 + U, and U + 1 buffers for reuse; if many small packs are
+//	                          filled, the 4 take a quarter more
 //	packs looked up           100 bytes each, 16,384 of them
 //	ids of list chunks        400 KiB per batch
 //	batches, 512 KiB each     2H, and 256 that are stalled

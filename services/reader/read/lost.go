@@ -14,16 +14,16 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// The index records in which pack a chunk is. Before a batch relies on a pack, the store is asked
-// whether it still has the pack; otherwise new content would count as stored that cannot be
-// restored. This costs one Stat for each pack that this process relies on and did not store itself,
-// and nothing for a file that is not read.
+// The index records in which pack a chunk is. Before a batch relies on a pack, the reader asks the
+// store whether it still has the pack. Otherwise, new content would count as stored although it
+// cannot be restored. This costs one Stat for each pack that this process relies on and did not
+// store itself, and nothing for a file that is not read.
 
 const (
-	// maxPackChecks is how many answers of the store are kept: a few megabytes. With more packs,
-	// the store is asked again.
+	// maxPackChecks is the number of answers of the store that are kept, in a few megabytes. With
+	// more packs, the reader asks the store again.
 	maxPackChecks = 16 << 10
-	// statsAtATime is how many packs one buffer asks for concurrently.
+	// statsAtATime is the number of packs of one buffer that are checked concurrently.
 	statsAtATime = 8
 )
 
@@ -92,8 +92,8 @@ func (s *Service) missed(pack backup.PackID) {
 	}
 }
 
-// checkPack asks the store. lost is the reason why a pack cannot be relied on. err means that the
-// store did not answer, from which nothing follows.
+// checkPack asks the store. lost is the reason why a batch must not rely on the pack. err means
+// that the store did not answer; the pack may be intact or not.
 func (s *Service) checkPack(ctx context.Context, at index.PackPlace) (lost, err error) {
 	var sizeBytes int64
 	err = s.whileAccepted(ctx, func(ctx context.Context) (err error) {

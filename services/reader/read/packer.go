@@ -94,7 +94,7 @@ type packer struct {
 	uploadNanos atomic.Int64 // spent, and not yet reported by a batch
 }
 
-// A use is what the batches of one snapshot do with its pack.
+// A use describes the batches that may add to the pack of their snapshot.
 type use struct {
 	batches int       // that may still add
 	ended   time.Time // when the last of them ended; valid if batches is 0
@@ -136,8 +136,8 @@ func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Fra
 	return open.ref, grewBytes, err
 }
 
-// packFor returns the open pack of the snapshot and its size or, if there is none that f fits into, a
-// new one and zero.
+// packFor returns the open pack of the snapshot and its size or, if there is none that f fits into,
+// a new one and zero.
 func (p *packer) packFor(ctx context.Context, snapshot backup.SnapshotID, f pack.Frame) (open *openPack, sizeBytes int, err error) {
 	if open = p.open[snapshot]; open != nil {
 		if open.writer.Fits(f) {

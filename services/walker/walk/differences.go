@@ -10,9 +10,9 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// addDifferences adds the differences from the last snapshot to the findings: it completes each page
-// that differs (takeOver), and adds them all (addPages). carried reports that the directory was
-// carried forward from the last snapshot because its mount is gone: its current content is then
+// addDifferences adds the differences from the last snapshot to the findings: it completes each
+// page that differs (takeOver), and adds them all (addPages). carried reports that the directory
+// was carried forward from the last snapshot because its mount is gone: its current content is then
 // ignored.
 func (w *visit) addDifferences(ctx context.Context, old *oldState, gone []backup.PageKey) (carried bool, err error) {
 	if len(w.pages) > 0 || len(gone) > 0 {
@@ -70,8 +70,9 @@ func (w *visit) settleSelf(ctx context.Context, p *page, old *backup.Entry) erro
 	return err
 }
 
-// observer returns a function that passes changes to Options.OnChange; nil if there is none. What
-// could not be read with stat is not known to have changed; its problem is reported instead.
+// observer returns a function that passes changes to Options.OnChange; nil if there is none. It
+// is not called for an entry whose stat failed: the entry may be unchanged, and its problem is
+// reported instead.
 func (w *visit) observer() func(*backup.Entry, bool) {
 	onChange := w.slice.svc.opts.OnChange
 	if onChange == nil {
@@ -143,8 +144,8 @@ func (w *visit) settleXattrs(ctx context.Context, p *page, e *backup.Entry) (gon
 	return false, nil
 }
 
-// takeInterrupted gives files that would have to be read the content that an uncommitted snapshot
-// has stored of them, if they have not changed since.
+// takeInterrupted looks up the files that would have to be read in an uncommitted snapshot. If they
+// have not changed since, they get the content that this snapshot has stored.
 func (w *visit) takeInterrupted(ctx context.Context, p *page) error {
 	job := &w.slice.task.Job
 	if files, _ := wanted(p.entries); !job.Interrupted || files == 0 || w.slice.svc.opts.Reread {

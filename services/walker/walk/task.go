@@ -161,8 +161,8 @@ func (s *Service) notWalked(ctx context.Context, t *inFlight, task *backup.WalkT
 	return s.fail(ctx, task, err)
 }
 
-// isBlind reports whether no walker is expected to see a task's tree that this one does not see,
-// after this many looks at this attempt.
+// isBlind reports whether, after this many deliveries of the task at this attempt, no other walker
+// is expected to see its tree either.
 func (s *Service) isBlind(task *backup.WalkTask, looks int) bool {
 	switch {
 	case s.opts.Alone:
@@ -202,7 +202,7 @@ func (s *Service) open(ctx context.Context, t *inFlight, job *backup.Job) (tree 
 func (s *Service) fail(ctx context.Context, task *backup.WalkTask, cause error) error {
 	reason := fmt.Sprintf("cannot walk %s: %v", task.Job.Source, cause)
 	if errors.Is(cause, source.ErrExpired) {
-		reason = fmt.Sprintf("%v: back the shard up again; where this comes often, let it name source snapshots that are kept for longer than a backup takes", cause)
+		reason = fmt.Sprintf("%v: back the shard up again; if this happens often, set --snapshots of the shard to source snapshots that are kept for longer than a backup takes", cause)
 	}
 	return s.send(ctx, &backup.SliceWalked{
 		Snapshot: task.Job.Snapshot, Task: task.ID, Attempt: task.Attempt, Last: true,
