@@ -49,7 +49,8 @@ func (s *Service) finishAll(ctx, work context.Context) error {
 	return err
 }
 
-// finish commits a snapshot whose work is all settled, or fails it.
+// finish commits a snapshot whose work is all settled, or fails it. finishLoop wakes up when the
+// result that settles the last work has been applied (acknowledge).
 func (s *Service) finish(ctx context.Context, id backup.SnapshotID) error {
 	snap, err := s.Index.Snapshot(ctx, id)
 	if err != nil || snap.State != backup.Running || !snap.Complete() {
@@ -88,14 +89,8 @@ func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index
 		span.End(err)
 	}()
 	segment, err := s.writeSegment(leased, snap, last)
-	switch {
-	case errors.Is(err, backup.ErrCorrupt):
-		s.fail(ctx, id, err.Error(), nil)
-		return nil
-	case err != nil && errors.Is(context.Cause(leased), errLeaseLost):
-		return nil // our segment is an orphan
-	case err != nil:
-		return fmt.Errorf("index segment of snapshot %s: %w", id.Short(), err)
+	if err != nil {
+		return s.notWritten(ctx, leased, id, err)
 	}
 	// The commit point. Everything that the snapshot names is already durable (I1). This
 	// transaction makes the snapshot visible.
@@ -109,6 +104,18 @@ func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index
 		s.ended(ctx, snap, "")
 	}
 	return err
+}
+
+// notWritten handles the failure to write the segment of a snapshot.
+func (s *Service) notWritten(ctx, leased context.Context, id backup.SnapshotID, err error) error {
+	switch {
+	case errors.Is(err, backup.ErrCorrupt):
+		s.fail(ctx, id, err.Error(), nil)
+		return nil
+	case errors.Is(context.Cause(leased), errLeaseLost):
+		return nil // our segment is an orphan
+	}
+	return fmt.Errorf("index segment of snapshot %s: %w", id.Short(), err)
 }
 
 // ended handles the end of a snapshot; reason is why it failed. It needs the snapshot's id and
