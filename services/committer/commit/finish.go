@@ -175,12 +175,29 @@ func guardFirst(snap *backup.Snapshot, last *index.LastCommits) string {
 	return "the shard is empty, and it has no earlier good snapshot: is the filer mounted where the walkers run?"
 }
 
-// minCheckpointBytes is the minimum size of the segments that a checkpoint replaces.
-const minCheckpointBytes = 1 << 20
+const (
+	// minCheckpointBytes is the minimum size of the segments that a checkpoint replaces.
+	minCheckpointBytes = 1 << 20
+	// checkpointEvery is how many snapshots a shard has per checkpoint, and per minCheckpointBytes
+	// of the last one.
+	checkpointEvery = 128
+)
+
+// needsCheckpoint reports whether the segment of a snapshot must have all pages of the shard: if
+// the segments since the last checkpoint have become larger than it, or the chain of snapshots may
+// have become long. Nothing of a chain can be deleted before a checkpoint has cut it, not even the
+// records of snapshots that changed nothing. So checkpoints cost at most 8 KiB per snapshot.
+func needsCheckpoint(snap *backup.Snapshot, last *index.LastCommits) bool {
+	if snap.Base == 0 || last.SegmentBytes > max(last.CheckpointBytes, minCheckpointBytes) {
+		return true
+	}
+	every := checkpointEvery * (1 + last.CheckpointBytes/minCheckpointBytes)
+	return int64(snap.Number)%every == 0
+}
 
 // writeSegment writes the snapshot's changes of the index to the store, so that the store alone is
-// sufficient (I7). The first segment of a shard has all of its pages, and so has a further one
-// whenever the segments since then have become larger than it.
+// sufficient (I7). The first segment of a shard has all of its pages, and so has a further one now
+// and then.
 func (s *Service) writeSegment(ctx context.Context, snap *backup.Snapshot, last *index.LastCommits) (journal.Segment, error) {
 	put := func(name string, data []byte) error { return s.Store.Put(ctx, name, data) }
 	changes := s.Index.Changes(ctx, snap.ID)
@@ -191,7 +208,7 @@ func (s *Service) writeSegment(ctx context.Context, snap *backup.Snapshot, last 
 	if err != nil {
 		return journal.Segment{}, err
 	}
-	if last.SegmentBytes <= max(last.CheckpointBytes, minCheckpointBytes) {
+	if !needsCheckpoint(snap, last) {
 		return journal.WriteSegment(s.Keys, snap, false, base.Pages, changes, put)
 	}
 	want, err := journal.Content(base.Pages, changes)
