@@ -125,9 +125,12 @@ func (c *purgeCommand) reportText(p *index.Purge, s *index.ShardStatus, proof *e
 		text += fmt.Sprintf("content: %s; other files share %d; of the others, the index has no place, and the store none of the %s that had them\n",
 			counted(int(proof.Chunks), "chunk"), proof.Shared, counted(proof.Objects, "object"))
 		name := "name: in no row of the index"
-		if proof.Read > 0 {
+		switch {
+		case proof.Read > 0:
 			name += fmt.Sprintf(", and in none of the %s of the shard's journal", counted(proof.Read, "object"))
-		} else {
+		case p.Path == "":
+			name += " or object of the journal, as an earlier run has found"
+		default:
 			name += "; the journal was written again from it, and not read, because there is no identity"
 		}
 		text += name + "\n"
