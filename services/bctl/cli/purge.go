@@ -219,7 +219,7 @@ func (c *purgeCommand) find(ctx context.Context) error {
 			if len(c.found) > before {
 				first := &c.found[before]
 				return fmt.Errorf("%s %s has two paths that %s may mean, and nothing was removed: give the one that you mean, relative to the shard: %s or %s",
-					display(shards[n].Filer.Name), display(shards[n].Name), display(c.path), display(first.Purge.Path), display(path))
+					display(shards[n].Filer.Name), display(shards[n].Name), display(c.path), display(first.Path), display(path))
 			}
 			c.found = append(c.found, purgeOf{found, shards[n]})
 		}
@@ -259,7 +259,7 @@ func (c *purgeCommand) refused(err error, s *index.ShardStatus) error {
 	case errors.Is(err, index.ErrKept):
 		return fmt.Errorf("%s: %s, and nothing was removed: remove the hold first (bctl hold rm), or purge only what is newer (--since)", of, text)
 	case errors.Is(err, backup.ErrRunning):
-		return &busyError{fmt.Sprintf("%s is being backed up or restored (%s), and nothing was removed: run this command again when that has ended", of, text)}
+		return &busyError{fmt.Sprintf("%s is being backed up or restored (%s), and nothing was removed: run this command again when that has ended (bctl status shows it, and bctl cancel ends what was interrupted)", of, text)}
 	case errors.Is(err, backup.ErrExists):
 		return fmt.Errorf("%s has %s: go on with it first (bctl purge --resume)", of, text)
 	}

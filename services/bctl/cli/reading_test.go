@@ -30,8 +30,8 @@ func (r *readings) EndReading(context.Context, backup.PackID) error { return nil
 // A restore that was paused for longer than its lease says whether its snapshot was forgotten
 // meanwhile: otherwise what it has not found looks like damage.
 func TestRestoreIsPaused(t *testing.T) {
-	real, at := wallClock, time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)
-	defer func() { wallClock = real }()
+	clock, at := wallClock, time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)
+	defer func() { wallClock = clock }()
 	wallClock = func() time.Time { return at }
 	for _, paused := range []time.Duration{0, readingLease} {
 		for _, forgotten := range []bool{false, true} {
