@@ -215,6 +215,7 @@ func (r *rebuild) settleCopies(ctx context.Context, i *sqliteindex.Index) error 
 	if err != nil || len(newer) == 0 {
 		return err
 	}
+	r.app.note("the store has newer copies of the index, which cannot be used. A prune may have moved or deleted packs since: run bctl doctor, which looks for lost packs")
 	_, err = i.BeginCopy(ctx, slices.Max(slices.Collect(maps.Values(newer)))+1)
 	return err
 }
