@@ -4,7 +4,6 @@ import (
 	"context"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -83,6 +82,9 @@ func newBackup(a *app) *cobra.Command {
 			if c.selection, err = c.exclusions.apply(cmd, backup.Selection{}); err != nil {
 				return err
 			}
+			if err := checkTags(c.tags); err != nil {
+				return err
+			}
 			c.stream.in = cmd.InOrStdin()
 			return c.run(cmd.Context(), paths)
 		},
@@ -123,8 +125,6 @@ func (c *backupCommand) check(paths []string) error {
 		return usage("--dry-run is not available in a fleet, where the services walk the trees")
 	case slices.Contains(paths, ""):
 		return usage("PATH is empty: name a directory (. is the current one) or a file")
-	case slices.ContainsFunc(c.tags, func(tag string) bool { return strings.Contains(tag, ",") }):
-		return usage("--tag %q has a comma, with which --keep-tag separates tags: give each tag with --tag", strings.Join(c.tags, ","))
 	case c.detach && !fleet:
 		return usage("--detach needs a fleet (--nats): without one, this process does the work")
 	case len(c.shards) > 0 && c.filer == "":
