@@ -18,7 +18,7 @@ import (
 // calls are a command's system calls by name.
 type calls map[string]int64
 
-// kinds of system calls, and what belongs to each. What belongs to none is other.
+// kinds are the kinds of system calls, with the calls of each. A call of no kind is other.
 var kinds = []struct {
 	name  string
 	calls string

@@ -22,9 +22,9 @@ type indexed struct {
 	Seconds  float64 `json:"seconds"`
 	WALBytes int64   `json:"wal_bytes"`
 	Disk     int64   `json:"disk_bytes"` // what the database grew by, indexes, dead rows and free space included
-	// What came to each table that has grown.
+	// The growth of each table that has grown.
 	Tables map[string]grownTable `json:"tables"`
-	// What came to the store.
+	// The growth of the store.
 	Packs    int64 `json:"packs_bytes"`
 	Segments int64 `json:"segments_bytes"`
 }

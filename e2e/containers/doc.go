@@ -13,8 +13,8 @@
 //	faults_test.go     the faults
 //
 // The tests need a Docker daemon on this machine, and to be root, who sees what containers have
-// restored. They are skipped otherwise, unless BCTL_REQUIRE_DOCKER is 1. What they start has the
-// label com.docker.compose.project=bctl-e2e-…, and goes when they end.
+// restored. They are skipped otherwise, unless BCTL_REQUIRE_DOCKER is 1. Everything that they start
+// has the label com.docker.compose.project=bctl-e2e-…, and is removed when they end.
 //
 //	BCTL_REQUIRE_DOCKER=1            without Docker, fail
 //	NATS_IMAGE, POSTGRES_IMAGE, VERSITYGW_IMAGE, MC_IMAGE

@@ -235,7 +235,8 @@ func (c *Client) environment() []string {
 			env = append(env, variable)
 		}
 	}
-	// What a killed process leaves in the temporary directory goes with the test's.
+	// Files that a killed process leaves in this temporary directory are removed with that of the
+	// test.
 	env = append(env, "HOME="+c.Home, "TMPDIR="+filepath.Join(c.Home, "tmp"), "GORACE=halt_on_error=1 atexit_sleep_ms=0")
 	return append(env, c.Env...)
 }
@@ -345,7 +346,7 @@ func (o Output) last(kind string, v any) bool {
 	return found
 }
 
-// Await waits until a condition holds. What is the message when that takes too long.
+// Await waits until a condition holds. If that takes too long, what is the message.
 func Await(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	if err := await(condition); err != nil {

@@ -55,7 +55,7 @@ func objects(t testing.TB, directory string) map[string]int64 {
 		if err != nil {
 			return err
 		}
-		// What is not whole yet: of a directory store, of versitygw.
+		// Incomplete files: of a directory store, or of versitygw.
 		if strings.HasPrefix(name, "tmp~/") || strings.HasPrefix(filepath.Base(name), ".") {
 			return nil
 		}

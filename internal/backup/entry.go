@@ -111,8 +111,8 @@ const (
 	ContentMissing
 )
 
-// Provisional are the flags of an entry that the next snapshot must read again, whatever its
-// attributes are then.
+// Provisional are the flags of an entry that the next snapshot must read again, even if its
+// attributes are unchanged.
 const Provisional = Racy | Unreadable | ChangedWhileRead | XattrsUnreadable | AttributesUnknown | ContentMissing
 
 // Flawed are the flags of an entry that differs from what the filer had when the snapshot was

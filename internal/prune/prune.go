@@ -126,7 +126,7 @@ func Run(ctx context.Context, o Options) (Summary, error) {
 		}
 		// Locks end, and must be extended, without anything else happening.
 		complete := err == nil && !p.incomplete && !p.result.Again && !p.ObjectLock && p.result.Locked == 0
-		// What was freed before an error is noted, too, if this process still leads.
+		// The space that was freed before an error is noted, too, if this process still leads.
 		if noteErr := p.note(context.WithoutCancel(ctx), time.Since(started), work.State, complete); err == nil {
 			err = noteErr
 		}

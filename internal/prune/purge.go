@@ -233,7 +233,7 @@ func (u *purge) judge(o *object, contents map[int64]*content, ids map[backup.Chu
 	return dead, live
 }
 
-// replace makes the packs of an object Deleting. What is needed of them is sealed again first. It
+// replace makes the packs of an object Deleting. Their needed chunks are sealed again first. It
 // returns false if the object must stay.
 func (u *purge) replace(ctx context.Context, o *object, contents map[int64]*content, live bool) (bool, error) {
 	first := &u.packs[o.packs[0]]

@@ -49,9 +49,9 @@ func IsProven(want, is backup.Root, by backup.Compare) bool {
 	return is.IsUnique(by)
 }
 
-// IsLasting reports whether two roots that do not differ are certainly one root, whatever was
-// mounted since the first was seen. Inode numbers do not prove it, because the roots of most file
-// systems of one type have the same number.
+// IsLasting reports whether two roots that do not differ are certainly one root, even if file
+// systems were mounted after the first was seen. Inode numbers do not prove it, because the roots
+// of most file systems of one type have the same number.
 func IsLasting(want, is backup.Root) bool {
 	return want.ID != "" && is.ID != "" || !want.Born.IsZero() && !is.Born.IsZero()
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // Source returns a source whose calls the Work notes, and those of all that is opened through it.
-// What it returns belongs to the Work. The files of a Work belong to one goroutine; its trees and
-// directories are as those of s.
+// The returned source belongs to the Work. The files of a Work belong to one goroutine; its trees
+// and directories are as those of s.
 func (k *Work) Source(s source.Source) source.Source { return noted{s, k} }
 
 type noted struct {

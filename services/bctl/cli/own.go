@@ -125,8 +125,8 @@ func inodesOf(paths []string) map[restore.Inode]struct{} {
 	return inodes
 }
 
-// placesWithin returns the positions of path below root, whatever the names of the two: "." if it
-// is root itself. There are several if a directory above root is mounted in it. path is absolute;
+// placesWithin returns the positions of path below root, by inode and not by name: "." if it is
+// root itself. There are several if a directory above root is mounted in it. path is absolute;
 // neither needs to exist.
 func placesWithin(root, path string) (places []string, err error) {
 	top, err := os.Stat(root)
