@@ -55,8 +55,8 @@ type visit struct {
 
 // visit lists one directory (look), compares the fingerprints of its pages with the last snapshot's
 // (compare), compares the pages that differ entry by entry, and adds them to the findings
-// (addDifferences). The other steps treat what is unreadable, not mounted, or too large for memory.
-// It returns the subdirectories to walk.
+// (addDifferences). The other steps handle directories that are unreadable, not mounted, or too
+// large for memory. It returns the subdirectories to walk.
 func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirectories []string, entries int, err error) {
 	marks, err := s.marks.of(ctx, path)
 	if err != nil {
