@@ -91,9 +91,9 @@ func IsGone(err error) bool {
 }
 
 // CheckTree returns nil if everything that was read from the tree can be trusted: its root is the
-// one that was opened, and file systems still begin at the mounts, the directories at which they
-// were seen to begin. Otherwise, the error wraps ErrExpired or backup.ErrUnavailable; if a path
-// leads to something else, it is an OtherTreeError.
+// one that was opened, and a file system still begins at each directory of mounts, where one was
+// seen before. Otherwise, the error wraps ErrExpired or backup.ErrUnavailable; if a path leads to
+// something else, it is an OtherTreeError.
 func CheckTree(ctx context.Context, t Tree, mounts []string) error {
 	if err := t.Check(ctx); err != nil {
 		return err

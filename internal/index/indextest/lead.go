@@ -69,7 +69,7 @@ func testClockWasAhead(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("%d claimed next year, want all of the work", work)
 	}
 	if n, err := f.x.ExpireFuture(f.ctx, 400*24*time.Hour, f.now); err != nil || n != 0 || claim(f.now) != 0 {
-		t.Errorf("%d leases ended, %v; want none: there is none so late", n, err)
+		t.Errorf("%d leases ended, %v; want none: no lease ends so late", n, err)
 	}
 	if n, err := f.x.ExpireFuture(f.ctx, 24*time.Hour, f.now); err != nil || n != work {
 		t.Errorf("%d leases ended, %v; want all %d", n, err, work)

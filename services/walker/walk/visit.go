@@ -49,7 +49,7 @@ type visit struct {
 	excluded bool          // a marker among the entries excludes the directory's content
 	spilled  *runFile      // the runs of a directory too large for memory
 	buffered int           // entries that svc.buffered counts
-	answers  time.Duration // time that the source took for counts.StatCalls
+	answers  time.Duration // time that the stats of counts.StatCalls took
 	latency  time.Duration // mean time of a stat
 }
 
