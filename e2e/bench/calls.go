@@ -74,8 +74,8 @@ const (
 	callsDirectories = 100
 )
 
-// measureCalls counts what each tool asks of the kernel, and what bctl allocates, for each file.
-// Under strace everything is many times slower: nothing else is taken of these runs.
+// measureCalls counts the system calls of each tool, and the allocations of bctl, per file. Under
+// strace, everything is many times slower, so nothing else is measured in these runs.
 func measureCalls(ctx context.Context, r *runner) error {
 	if !onPath("strace") {
 		progress("strace is not installed: left out")

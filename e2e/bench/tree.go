@@ -49,7 +49,7 @@ var presets = map[string]preset{
 	"tiny":    {shape{files: 500, directories: 20, bytes: 2e6, sigma: 0.5}, steps},
 }
 
-// textShare is what of the presets' files is text.
+// textShare is the share of text in the files of the presets.
 const textShare = 0.7
 
 // fanOut is how many subdirectories a directory has.
@@ -113,7 +113,7 @@ func (s shape) sizes() []int64 {
 	return sizes
 }
 
-// made is the mtime of the first file; each next is a second later.
+// made is the mtime of the first file. Each following file is one second later.
 var made = time.Unix(1_700_000_000, 0)
 
 func (s shape) makeFile(directory string, file int, size int64, piece []byte) error {
@@ -153,7 +153,7 @@ func fillRandom(random *rand.Rand, p []byte) {
 	}
 }
 
-// vocabulary is what text is made of; zstd leaves about a third of what comes of it.
+// vocabulary has the words of the text. zstd compresses the text to about a third.
 var vocabulary = func() (words [4096]string) {
 	random := rand.New(rand.NewPCG(42, 42))
 	for i := range words {
@@ -178,8 +178,8 @@ func fillText(random *rand.Rand, p []byte) {
 	}
 }
 
-// churn changes a share of the tree's files and returns how many: of ten that
-// it picks, seven grow, one is replaced, one moves, one goes.
+// churn changes a share of the tree's files, and returns their number. Of ten files that it picks,
+// seven grow, one is replaced, one is moved, and one is removed.
 func churn(root string, share float64, seed uint64) (int, error) {
 	random := rand.New(rand.NewPCG(seed, 3))
 	var picked []string

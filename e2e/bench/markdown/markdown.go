@@ -12,9 +12,8 @@ import (
 	"strings"
 )
 
-// Put puts a section into the document at path: what is between the two
-// comments that have its name is replaced, and all else is left as it is. Where they are
-// not there, they go to the end.
+// Put puts a section into the document at path. It replaces the text between the two comments that
+// have the section's name, and changes nothing else. If the comments are missing, it appends them.
 func Put(path, name, section string) error {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
