@@ -92,7 +92,7 @@ func measureCalls(ctx context.Context, r *runner) error {
 	b.of = content{Files: callsFiles, Directories: callsDirectories, Bytes: callsFiles * callsFileBytes}
 	var all []traced
 	for _, t := range found {
-		if t.reference || t.start != nil { // a host's calls are not in strace's sight
+		if t.reference || t.start != nil { // strace does not see the calls of a host
 			continue
 		}
 		of, err := b.trace(ctx, t)

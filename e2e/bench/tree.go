@@ -27,22 +27,22 @@ type shape struct {
 	seed               uint64
 }
 
-// A preset is a shape that reports of slow backups are about.
+// A preset is a shape for which slow backups were reported.
 type preset struct {
 	shape
 	steps []step // that are worth measuring on it
 }
 
 var presets = map[string]preset{
-	// What restic's second pass was measured on, and parts of it.
+	// The tree on which restic's second pass was measured, and parts of it.
 	"million":   {shape{files: 1_000_000, directories: 10_103, bytes: 4e9, sigma: 0.5}, []step{first, unchanged, churned}},
 	"million5":  {shape{files: 200_000, directories: 2_020, bytes: 800e6, sigma: 0.5}, steps},
 	"million20": {shape{files: 50_000, directories: 505, bytes: 200e6, sigma: 0.5}, steps},
 	// Few large files.
 	"big": {shape{files: 8, directories: 2, bytes: 4e9}, []step{first, restore}},
-	// That of Obnam's page on tuning.
+	// The tree of Obnam's page on tuning.
 	"obnam": {shape{files: 155_000, directories: 12_000, bytes: 3_930_000_000, sigma: 1.2}, []step{first, unchanged}},
-	// That of Conserve's journal.
+	// The tree of Conserve's journal.
 	"conserve": {shape{files: 1_020, directories: 410, bytes: 443e6, sigma: 1.6}, []step{first, unchanged, restore}},
 	// Every file in one directory.
 	"hugedir": {shape{files: 300_000, directories: 1, bytes: 300e6, sigma: 0.3}, []step{first, unchanged}},
@@ -97,7 +97,7 @@ func (s shape) make(root string) error {
 	return workers.Wait()
 }
 
-// sizes returns the files' sizes, which come to s.bytes but for rounding.
+// sizes returns the sizes of the files. Their sum is s.bytes, except for rounding.
 func (s shape) sizes() []int64 {
 	random := rand.New(rand.NewPCG(s.seed, 0))
 	weights := make([]float64, s.files)

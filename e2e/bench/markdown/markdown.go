@@ -36,7 +36,7 @@ func Replace(document, name, section string) string {
 	return document + section
 }
 
-// WriteTable writes a table, the first row its head, with its columns in line.
+// WriteTable writes a table with aligned columns. The first row is its head.
 func WriteTable(w io.Writer, rows [][]string) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
