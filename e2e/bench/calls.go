@@ -172,7 +172,7 @@ func (b *bench) profile(ctx context.Context, t *tool, all []traced) (err error) 
 }
 
 func writeTraced(c *chapter, all []traced) {
-	c.say("System calls of each tool for each of %d files in %d directories, by kind (`strace -f -c`); allocations of bctl (Go's profile of all of them), start-up included.", callsFiles, callsDirectories)
+	c.say("System calls of each tool per file, by kind (`strace -f -c`), and allocations of bctl per file (Go's profile of all allocations). The tree has %d files in %d directories. Start-up is included.", callsFiles, callsDirectories)
 	for _, s := range []step{first, unchanged, restore} {
 		rows := [][]string{{"tool", "all"}}
 		for _, k := range kinds {

@@ -9,7 +9,7 @@
 //	bundle.go       collects files in bundles of bounded size, and fetches their chunks
 //	refs.go         follows chunk lists to the chunks of large files
 //	directory.go    creates a directory, and finishes it after all work below it
-//	lettercase.go   refuses names that the target takes for one
+//	lettercase.go   refuses names that the target takes for the same
 //	existing.go     compares a file with what exists: create, replace or keep
 //	xattrs.go       fetches attributes that are stored in chunks
 //	file.go         writes chunks, and finishes a file after its last one
