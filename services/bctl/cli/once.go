@@ -25,7 +25,7 @@ func (v *once) Set(text string) error {
 	return v.Value.Set(text)
 }
 
-// selectOnce makes the selectors of all commands that take one value refuse a second one.
+// selectOnce makes each selector that takes one value refuse a second one, in all commands.
 func selectOnce(cmd *cobra.Command) {
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if _, list := f.Value.(pflag.SliceValue); !list && slices.Contains(selectors, f.Name) {
