@@ -40,8 +40,8 @@ type PurgeOptions struct {
 type Purged struct {
 	Chunks  int64 // of the purge
 	Shared  int64 // of these, needed by other files, and so kept
-	Objects int   // deleted, of those that had the others
-	Sealed  int   // objects that were written, with what is needed of these
+	Objects int   // deleted objects that had the other chunks
+	Sealed  int   // new objects, with the needed chunks of these
 	Freed   int64 // stored bytes
 	Copied  int64 // stored bytes of the new objects
 	// Left is the number of objects that stay, although they have chunks that nothing needs, and

@@ -15,7 +15,7 @@
 //	file.go         writes chunks, and finishes a file after its last one
 //	links.go        links further names of a file after its first name is finished
 //	delete.go       removes names that the snapshot does not have, with Delete
-//	attributes.go   sets the attributes of directories, and puts back those that the work has changed
+//	attributes.go   sets attributes of directories, and puts back those that the work has changed
 //
 // Package fetch finds the packs of the chunks, and passes each chunk to its file (file.Chunk). The
 // planner is one goroutine. Behind it, up to bundlesInFlight bundles are fetched and written
