@@ -10,10 +10,10 @@
 //
 // Section trees has as steps a first backup into a new repository, a backup of the unchanged
 // tree, a restore into a new directory, and a backup after 1% of the files have
-// changed. A step is run in rounds. Each round runs all tools, and begins with another one, so that
-// other load of the machine affects all of them. The report has the medians over the rounds, and
-// the medians of the ratios to bctl within each round, which vary less than the times. The other
-// sections (section.go lists them) have their own steps; each ends with its criteria.
+// changed. A step is run in rounds. Each round runs all tools, and begins with a different one, so
+// that other load of the machine affects all of them. The report has the medians over the rounds,
+// and the medians of the ratios to bctl within each round, which vary less than the times. The
+// other sections (section.go lists them) have their own steps; each ends with its criteria.
 //
 // For each run it measures wall seconds, CPU seconds (user and system, with children, by wait4),
 // the peak of resident memory of the largest process (by wait4, which never reports less than this
