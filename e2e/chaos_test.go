@@ -70,7 +70,7 @@ func TestStreamsDeleted(t *testing.T) {
 }
 
 // A thief takes messages that are not for it, from the same queues as the
-// services. What it does to them is what may happen to any message.
+// services. It does to them what may happen to any message.
 type thief struct {
 	js                jetstream.JetStream
 	lost, late, twice atomic.Int64

@@ -98,9 +98,9 @@ func TestClockThatGoesBack(t *testing.T) {
 	checkNothingLeft(t, f)
 }
 
-// A backup reports how long it took, whatever the clocks of the processes say: with the processes
-// five minutes ahead of the index, and five minutes behind it. Both ends of a snapshot are times of
-// the index. A committer that was ahead once reported 301.8 s for 2.5 s.
+// A backup reports how long it took although the clocks of the processes are wrong: five minutes
+// ahead of the index, and five minutes behind it. Both ends of a snapshot are times of the index. A
+// committer that was ahead once reported 301.8 s for 2.5 s.
 func TestDurationWithWrongClocks(t *testing.T) {
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1})

@@ -12,8 +12,8 @@ import (
 	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
-// What a backup of an unchanged tree may cost, for each entry of it, beside what one of an empty
-// tree costs. A change that exceeds one of these makes bctl slower where there are millions of
+// These limits are the cost of a backup of an unchanged tree, per entry, beyond the cost of one of
+// an empty tree. A change that exceeds one of these makes bctl slower where there are millions of
 // files: make it cheaper, or say in docs/decisions why not. (Rows and messages:
 // TestCostOfASnapshot. Stats, opens and reads: TestOneStatAnEntry.)
 const (

@@ -58,8 +58,8 @@ func TestKilledWorkersWorkIsHandedOutWithinFiveSeconds(t *testing.T) {
 }
 
 // killAndMeasure kills a worker that has work in hand, and returns after how long each piece of it
-// was handed out again, by the clock of the index. What was settled before its death was noticed
-// does not count.
+// was handed out again, by the clock of the index. Work that was settled before its death was
+// noticed does not count.
 func killAndMeasure(t *testing.T, f *fleet.Fleet, table string, s *fleet.Service) (took []time.Duration) {
 	t.Helper()
 	_, had := killWithWork(t, f, table, s)

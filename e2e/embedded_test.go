@@ -78,7 +78,7 @@ func TestMovedDirectoryIsNotReadAgain(t *testing.T) {
 	treetest.Equal(t, tree, repo.Restore("latest"))
 }
 
-// Whatever happens to a tree between snapshots, each snapshot has what was there at its time.
+// A tree is changed at random between snapshots. Each snapshot has what was there at its time.
 func TestRandomChanges(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

@@ -163,7 +163,7 @@ func TestServersThatDoNotAnswer(t *testing.T) {
 	}
 }
 
-// What cannot be read is said, and its last good copy is kept (I11).
+// A file that cannot be read is reported, and its last good copy is kept (I11).
 func TestUnreadableFile(t *testing.T) {
 	t.Parallel()
 	repo, tree := fleet.NewRepo(t), t.TempDir()

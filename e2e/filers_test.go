@@ -252,7 +252,7 @@ func TestBackupAll(t *testing.T) {
 	checkNothingLeft(t, f)
 }
 
-// Source snapshots: the newest is backed up, under whatever name it has then.
+// The newest source snapshot is backed up, although its name changes.
 func TestSourceSnapshots(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
@@ -279,7 +279,7 @@ func TestSourceSnapshots(t *testing.T) {
 		t.Errorf("the first: %+v", made)
 	}
 
-	// What is below has not changed, though it is found elsewhere.
+	// The tree has not changed, although its path has.
 	must(filer.RenameSnapshot("hourly.0", "hourly.1"))
 	must(filer.AddSnapshot("hourly.0", tree))
 	before := filer.Counters()

@@ -58,8 +58,8 @@ func TestKilledBackupBeginsAgain(t *testing.T) {
 	}
 }
 
-// What a killed backup stored is used: the next one looks at each entry again, and reads no file
-// twice.
+// The content that a killed backup stored is used: the next backup looks at each entry again, and
+// reads no file twice.
 func TestWhatAKilledBackupStoredIsUsed(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()

@@ -209,8 +209,7 @@ func texts(t *testing.T, x *fleet.Index, query string) (list []string) {
 	return list
 }
 
-// Whatever was sent may be sent again, at once or after the snapshot, tasks among it: nothing
-// changes.
+// Every message, tasks included, may be sent again, at once or after the snapshot: nothing changes.
 func TestReplayedMessages(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
@@ -338,8 +337,8 @@ func (g *forger) begin(args ...string) (*fleet.Running, backup.SnapshotID) {
 // lyingListing claims columns of 4 GiB.
 var lyingListing = []byte{1, 0, 0xff, 0xff, 0xff, 0xff, 0x0f, 1, 2, 3}
 
-// Forged results are refused, and counted or logged, whatever they claim; the snapshot is
-// committed, and comes back equal.
+// All forged results are refused, and counted or logged. The snapshot is committed, and restores
+// equal.
 func TestForgedMessages(t *testing.T) {
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{Walkers: -1, Readers: -1, Committers: -1})
@@ -425,7 +424,7 @@ func (g *forger) sendGarbage() {
 	}
 	g.refused("a subject that is no hop's", "dropped", g.raw("bctl.v1.commit.other", []byte{1}))
 	g.refused("a message above the limit", "dropped", g.raw(flow.Slices.Subject, make([]byte, flow.MaxMessageBytes+1)))
-	// What is larger still does not even come into the queue.
+	// A still larger message does not even enter the queue.
 	var refusal *jetstream.APIError
 	if err := g.raw(flow.Slices.Subject, make([]byte, flow.MaxMessageBytes+64<<10))(); !errors.As(err, &refusal) {
 		g.t.Errorf("a message that is larger than the stream takes: %v", err)

@@ -362,8 +362,8 @@ func dump(t *testing.T, x *fleet.Index) []byte {
 	return all.Bytes()
 }
 
-// failures has services and commands fail in all ways that have to do with secrets. What is tried
-// in vain is a secret as well.
+// failures has services and commands fail in all ways that have to do with secrets. A wrong
+// password is a secret as well.
 func (g *guarded) failures(t *testing.T) {
 	const wrong = `wr0ng:but/s@cret%all the same`
 	g.secrets["wrong password"] = wrong

@@ -28,7 +28,7 @@ func TestOneStatAnEntry(t *testing.T) {
 	repo.Backup(empty)
 	all, directories := treetest.Count(t, tree)
 
-	// What bctl calls for its own files is the same for an empty tree.
+	// The calls that bctl makes for its own files are the same for an empty tree.
 	own := traced(t, repo, strace, empty)
 	calls := traced(t, repo, strace, tree)
 	more := func(names ...string) (n int64) {

@@ -29,8 +29,8 @@ type upgrade struct {
 }
 
 // A fleet of the release before this one is upgraded while it backs up: the index first, then the
-// services one after another, in either order. Whatever the mix, snapshots are committed by
-// themselves, and both versions restore them.
+// services one after another, in either order. With every mix of versions, snapshots are committed
+// by themselves, and both versions restore them.
 func TestUpgrade(t *testing.T) {
 	for name, order := range map[string][]string{
 		"committers first": {"committer", "reader", "walker"},

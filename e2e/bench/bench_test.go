@@ -155,7 +155,7 @@ func TestCriteria(t *testing.T) {
 	}
 }
 
-// What a service of the fleet has had resident counts, whichever of them it was.
+// The criterion for memory applies to each service of the fleet.
 func TestMemoryOfServices(t *testing.T) {
 	r := reportOf("million", map[string]float64{"bctl": 1}, nil)
 	r.Samples = append(r.Samples, sample{Tool: "bctl fleet", Step: first, Services: map[string]int64{"walker": 50 << 20, "reader": 300 << 20}})

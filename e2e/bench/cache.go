@@ -28,13 +28,14 @@ type cached struct {
 
 const (
 	cacheHotName = "hot"
-	// maxColdShare is what may be left of what the backup has read: readahead that was on its way.
+	// maxColdShare is the maximum share of the data that the backup has read that may stay in the
+	// page cache: readahead that was not finished.
 	maxColdShare = 0.01
 	minHotShare  = 0.99
 )
 
-// measureCache looks at what a first backup leaves of the page cache: a tree whose pages are all
-// gone but for those of one large file.
+// measureCache measures what a first backup changes in the page cache. Before it, the page cache
+// has no pages of the tree except those of one large file.
 func measureCache(ctx context.Context, r *runner) (err error) {
 	if !onPath("fincore") {
 		progress("fincore is not installed: left out")

@@ -18,7 +18,7 @@ import (
 // calls are a command's system calls by name.
 type calls map[string]int64
 
-// kinds of system calls, and what belongs to each. What belongs to none is other.
+// kinds are the kinds of system calls, with the calls of each. A call of no kind is other.
 var kinds = []struct {
 	name  string
 	calls string
@@ -74,8 +74,8 @@ const (
 	callsDirectories = 100
 )
 
-// measureCalls counts what each tool asks of the kernel, and what bctl allocates, for each file.
-// Under strace everything is many times slower: nothing else is taken of these runs.
+// measureCalls counts the system calls of each tool, and the allocations of bctl, per file. Under
+// strace, everything is many times slower, so nothing else is measured in these runs.
 func measureCalls(ctx context.Context, r *runner) error {
 	if !onPath("strace") {
 		progress("strace is not installed: left out")
@@ -92,7 +92,7 @@ func measureCalls(ctx context.Context, r *runner) error {
 	b.of = content{Files: callsFiles, Directories: callsDirectories, Bytes: callsFiles * callsFileBytes}
 	var all []traced
 	for _, t := range found {
-		if t.reference || t.start != nil { // a host's calls are not in strace's sight
+		if t.reference || t.start != nil { // strace does not see the calls of a host
 			continue
 		}
 		of, err := b.trace(ctx, t)
@@ -172,7 +172,7 @@ func (b *bench) profile(ctx context.Context, t *tool, all []traced) (err error) 
 }
 
 func writeTraced(c *chapter, all []traced) {
-	c.say("System calls of each tool for each of %d files in %d directories, by kind (`strace -f -c`); allocations of bctl (Go's profile of all of them), start-up included.", callsFiles, callsDirectories)
+	c.say("System calls of each tool per file, by kind (`strace -f -c`), and allocations of bctl per file (Go's profile of all allocations). The tree has %d files in %d directories. Start-up is included.", callsFiles, callsDirectories)
 	for _, s := range []step{first, unchanged, restore} {
 		rows := [][]string{{"tool", "all"}}
 		for _, k := range kinds {

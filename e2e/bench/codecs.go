@@ -84,9 +84,9 @@ func measureCodecs(ctx context.Context, r *runner) error {
 	c.say("First backups of the tree conserve (%d MB, %d files) with each codec. Seconds of stages are sums over all workers; the default is zstd-1.",
 		p.bytes/1e6, p.files)
 	writeStages(c, mixed)
-	c.say("The share of the plaintext by the compressed size of its frames, in percent of their original size:")
+	c.say("The percentage of the plaintext that is in frames of each compressed size, relative to their original size:")
 	writeRatios(c, mixed)
-	c.say("The same sizes of random bytes:")
+	c.say("The same table for random bytes:")
 	writeStages(c, incompressible)
 	// The two backups of a round run one after the other, so that other load of the machine affects
 	// both.

@@ -10,18 +10,16 @@
 //
 // Section trees has as steps a first backup into a new repository, a backup of the unchanged
 // tree, a restore into a new directory, and a backup after 1% of the files have
-// changed. A step is run in rounds, all tools in each round, the first of them
-// another in each: what else the machine does meets all of them. What is
-// reported are medians over the rounds, and the medians of the rounds' ratios
-// to bctl, which vary less than seconds do. The other sections (section.go
-// lists them) have their own steps; each ends with its criteria.
+// changed. A step is run in rounds. Each round runs all tools, and begins with a different one, so
+// that other load of the machine affects all of them. The report has the medians over the rounds,
+// and the medians of the ratios to bctl within each round, which vary less than the times. The
+// other sections (section.go lists them) have their own steps; each ends with its criteria.
 //
-// Of each run it takes wall seconds, CPU seconds (user and system, children included, by wait4),
-// the peak of resident memory of the largest process (the same; what the kernel reports is never
-// less than this program has itself) and the bytes that the repository takes up on disk. The page
-// cache is warm. Of a fleet, whose services and servers run beside the commands, it takes what they
-// have used meanwhile (from /proc), too.
+// For each run it measures wall seconds, CPU seconds (user and system, with children, by wait4),
+// the peak of resident memory of the largest process (by wait4, which never reports less than this
+// program has itself), and the bytes of the repository on disk. The page cache is warm. For a
+// fleet, it adds what the services and servers have used meanwhile (from /proc).
 //
-// Each restore goes to a file system of its own, made for it in a file, where one can be mounted
-// (it takes root); the repositories of one round make room for those of the next.
+// Each restore writes to a new file system in a file, if this process may mount one (as root). The
+// repositories of a round are removed before the next round.
 package main

@@ -23,7 +23,7 @@ import (
 	"github.com/bctl/bctl/internal/testenv"
 )
 
-// A host is what runs beside a tool's commands, and works for them.
+// A host is the processes that run beside a tool's commands, and work for them.
 type host interface {
 	env() []string               // of the commands
 	cpu() (user, system float64) // seconds, of all that it has run so far
@@ -33,9 +33,8 @@ type host interface {
 	close() error
 }
 
-// A fleetHost is bctl's services and their servers, a process each, on this
-// machine: what a fleet costs beside the same work in one process. Postgres
-// syncs its commits.
+// A fleetHost is bctl's services and their servers, each in one process on this machine. It shows
+// the cost of a fleet compared with the same work in one process. Postgres syncs its commits.
 type fleetHost struct {
 	dir, config string
 	bucket      string // directory
@@ -107,8 +106,8 @@ func (f *fleetHost) env() []string { return []string{"BCTL_CONFIG=" + f.config, 
 
 func (f *fleetHost) commandEnv() []string { return append(os.Environ(), f.env()...) }
 
-// lastSeconds is how long the last snapshot took, by the index: bctl, which follows it, looks once
-// a second.
+// lastSeconds returns how long the last snapshot took, by the index. The time of the command is
+// less exact: it looks only once per second.
 func (f *fleetHost) lastSeconds(ctx context.Context) (float64, error) {
 	out, err := f.command(ctx, "snapshot", "ls", "--json", "--limit", "1")
 	if err != nil {

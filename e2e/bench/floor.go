@@ -21,10 +21,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The floor is what no backup of the kind can do without: each entry is listed
-// and has its attributes read, once; and to store, each file is opened, read,
-// hashed, compressed in frames, sealed and written to one file. It has no
-// index, takes no care of duplicates, and forgets what it has read.
+// The floor is the least work of such a backup. Each entry is listed, and its attributes are read,
+// once. To store the tree, each file is opened, read, hashed, compressed in frames, sealed and
+// written to one file. The floor has no index, does not look for duplicates, and remembers nothing
+// of what it has read.
 const (
 	floorFrameBytes = 512 << 10
 	floorPackBytes  = 32 << 20
@@ -137,7 +137,7 @@ func (f *floor) worker() error {
 	return failed
 }
 
-// later has somebody walk a directory: another worker, or else this one.
+// later leaves a directory to another worker, or else to a later step of this one.
 func (w *floorWorker) later(dir string) {
 	w.floor.open.Add(1)
 	select {

@@ -22,14 +22,15 @@ type indexed struct {
 	Seconds  float64 `json:"seconds"`
 	WALBytes int64   `json:"wal_bytes"`
 	Disk     int64   `json:"disk_bytes"` // what the database grew by, indexes, dead rows and free space included
-	// What came to each table that has grown.
+	// The growth of each table that has grown.
 	Tables map[string]grownTable `json:"tables"`
-	// What came to the store.
+	// The growth of the store.
 	Packs    int64 `json:"packs_bytes"`
 	Segments int64 `json:"segments_bytes"`
 }
 
-// rows is what came to the tables in rows and indexes, without dead rows and free space.
+// rows returns the bytes that were added to the tables in rows and indexes, without dead rows and
+// free space.
 func (of *indexed) rows() (n int64) {
 	for _, t := range of.Tables {
 		n += t.RowBytes + t.Indexes
@@ -37,7 +38,7 @@ func (of *indexed) rows() (n int64) {
 	return n
 }
 
-// A grownTable is what came to a table.
+// A grownTable is the growth of a table.
 type grownTable struct {
 	Rows     int64 `json:"rows"`
 	RowBytes int64 `json:"row_bytes"` // of them
@@ -104,8 +105,8 @@ func (f *fleetHost) costs(ctx context.Context, s step, tree string) (of indexed,
 		return of, err
 	}
 	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
-	// The first change of a page after a checkpoint writes all of it to the log: after this one, or
-	// after some other.
+	// The first change of a page after a checkpoint writes the whole page to the log. This
+	// checkpoint makes sure that it does so in each measurement.
 	if _, err := conn.Exec(ctx, "CHECKPOINT"); err != nil {
 		return of, err
 	}
@@ -226,7 +227,7 @@ func writeIndexed(c *chapter, all []indexed, s shape) {
 		}
 	}
 	c.table(rows)
-	c.say("What came to each table (\"on disk\" is in pages of 8 KiB, with their free space):")
+	c.say("The growth of each table (\"on disk\" is in pages of 8 KiB, with their free space):")
 	c.table(tables)
 	c.atMost("First snapshot: bytes of the index per file", "%.0f", float64(all[0].Disk)/files, maxIndexBytesPerFile)
 	var left int64
@@ -237,8 +238,8 @@ func writeIndexed(c *chapter, all []indexed, s shape) {
 	writeGrown(c, all[2:])
 }
 
-// writeGrown compares what came to the store and the index with the packs, which have what has
-// changed.
+// writeGrown compares the growth of the store and the index with the packs, which have the changed
+// content.
 func writeGrown(c *chapter, all []indexed) {
 	c.say("After %.0f%% of the files had changed, %d times:", 100*c.runner.o.churnShare, len(all))
 	rows := [][]string{{"snapshot", "packs", "segments", "rows and indexes", "all, × the packs", "WAL bytes", "database grew by"}}

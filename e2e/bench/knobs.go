@@ -40,9 +40,8 @@ var knobs = []knob{
 const (
 	// maxDefaultShare is how much slower the defaults may be than the best value of a setting.
 	maxDefaultShare = 1.1
-	// The best of many values is often the one that was luckiest. If it seems better than the
-	// default by more than doubtfulShare, both are run once more, againRounds times, and only that
-	// counts.
+	// The best of many values is often the best by chance. If it seems better than the default by
+	// more than doubtfulShare, both are run againRounds times more, and only these runs count.
 	doubtfulShare = 0.95
 	againRounds   = 5
 )
@@ -57,8 +56,8 @@ type swept struct {
 	Again   []float64            `json:"again"` // the best value ÷ the default, by round, once more
 }
 
-// measureKnobs tries each setting's values, the others at their defaults, on the tree obnam: the
-// default is run in each round as well, so that ratios are of runs that were one after the other.
+// measureKnobs tries the values of each setting on the tree obnam, with the other settings at their
+// defaults. Each round also runs the default, so that each ratio is of runs one after the other.
 func measureKnobs(ctx context.Context, r *runner) (err error) {
 	c := r.chapter("knobs")
 	tree := filepath.Join(r.work, "tree")
@@ -90,7 +89,7 @@ func measureKnobs(ctx context.Context, r *runner) (err error) {
 		}
 	}
 	c.Data = all
-	c.say("The tree obnam (%d files, %d MB); each setting alone is changed. In one process, or as a fleet of one service of each kind; medians of %d rounds, in each of which the default is run as well. \"best ÷ default\" is the median of the rounds' ratios; where that was below %.2f, of %d more rounds of these two.",
+	c.say("The tree obnam (%d files, %d MB), in one process or as a fleet with one service of each kind. One setting at a time is changed. Times are medians of %d rounds, each of which also runs the default. \"best ÷ default\" is the median of the rounds' ratios. If that was below %.2f, it is the median of %d more rounds of these two values.",
 		p.files, p.bytes/1e6, r.o.rounds, doubtfulShare, againRounds)
 	writeSwept(c, all)
 	return c.endIn(r.o.tuning)

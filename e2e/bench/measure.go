@@ -77,8 +77,8 @@ func (b *bench) all(ctx context.Context, changes func(round int) error) error {
 	return nil
 }
 
-// warm brings the tree into the page cache, and its entries into the kernel's.
-// bctl does not do that itself for the next round: it leaves no pages behind.
+// warm reads the tree into the page cache, and its entries into the kernel's caches. A run of bctl
+// does not do so for the next round, because it leaves no pages in the cache.
 func (b *bench) warm(ctx context.Context) error {
 	p := place{bench: b.self, tree: b.tree, repo: filepath.Join(b.work, "warm")}
 	_, err := b.run(ctx, command{args: p.expand([]string{"$BENCH", "-floor", "store:$REPO", "$TREE"})}, os.Environ())
@@ -192,8 +192,8 @@ func (p *place) storedBytes() (int64, error) {
 	return diskBytes(p.repo)
 }
 
-// leave ends what runs at a place, and removes the repository: of many large trees
-// there is no room for one of each round. It has few files, unlike a tree.
+// leave ends the processes of a place, and removes the repository, because the disk has no room for
+// the repositories of all rounds. Removing it is fast: unlike a tree, it has few files.
 func (p *place) leave() error {
 	if p == nil {
 		return nil
@@ -205,7 +205,7 @@ func (p *place) leave() error {
 	return errors.Join(err, os.RemoveAll(p.repo))
 }
 
-// close ends all that still runs, and makes room for what is measured next.
+// close ends all processes that still run, and removes their repositories.
 func (b *bench) close() error {
 	var failed error
 	for _, p := range b.places {
@@ -265,7 +265,7 @@ func (b *bench) giveTarget(p *place, t *tool, round int) (leave func() error, er
 			return os.RemoveAll(dir)
 		}, nil
 	}
-	// An inode for each 16 KiB, as it is by default; none of them is prepared while the tool runs.
+	// One inode per 16 KiB, as by default. All are initialized now, and not while the tool runs.
 	size := 2*b.of.Bytes + (b.of.Files+b.of.Directories)*(20<<10)
 	m, err := mountNew(dir, size>>30+2, []string{"mkfs.ext4", "-q", "-F"}, "noinit_itable")
 	if err != nil {
@@ -276,7 +276,7 @@ func (b *bench) giveTarget(p *place, t *tool, round int) (leave func() error, er
 	return m.close, nil
 }
 
-// fewFiles can be removed without making those who create files next slower.
+// fewFiles is how many files can be removed without making it slower to create files afterwards.
 const fewFiles = 2000
 
 // outputBytes is how much of what a tool prints is kept for an error's text.

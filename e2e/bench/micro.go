@@ -57,12 +57,12 @@ func measureMicro(ctx context.Context, r *runner) error {
 	args := append([]string{"run", "./internal/testenv/withpostgres", "go", "test", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", duration, "-p", "1"}, hot...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = ".." // in bctl's own module
-	// One tree for all benchmarks of the source: making and removing one for each is what would
-	// take the time.
+	// All benchmarks of the source share one tree: making and removing one for each would take most
+	// of the time.
 	cmd.Env = append(os.Environ(), "BCTL_BENCH_TREE="+tree)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	// All that go run starts is told to end, not go run alone.
+	// The signal goes to all processes that go run has started, and not only to go run.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = endWithin

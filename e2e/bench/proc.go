@@ -16,9 +16,8 @@ import (
 // ticksPerSecond is USER_HZ, which is 100 wherever Linux runs Go.
 const ticksPerSecond = 100
 
-// descendantsCPU sums the CPU seconds of the processes that this one has
-// started, and of what they have started, dead or alive, but for what is this
-// one's own child and dead.
+// descendantsCPU sums the CPU seconds of all descendants of this process, dead or alive, except its
+// own children that have ended.
 func descendantsCPU() (user, system float64) {
 	type process struct {
 		parent       int
@@ -70,7 +69,7 @@ func readStat(pid int) (parent int, user, system float64, ok bool) {
 	return parent, (ticks[0] + ticks[2]) / ticksPerSecond, (ticks[1] + ticks[3]) / ticksPerSecond, err == nil
 }
 
-// resetPeak makes a process's peak of resident memory what it has now.
+// resetPeak sets the peak of a process's resident memory to its present size.
 func resetPeak(pid int) error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
 }

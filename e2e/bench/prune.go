@@ -265,7 +265,7 @@ func medianOf(all []pruned, tool string, figure func(p *pruned) float64) float64
 	return median(values)
 }
 
-// writeRequests shows what bctl asked of the store. All rounds ask the same.
+// writeRequests shows the requests of bctl to the store. They are the same in all rounds.
 func writeRequests(c *chapter, r *pruneResult) {
 	c.say("bctl deleted %d packs as a whole, and replaced %d others by copies of their needed parts; %d remain. Its requests to the store:", r.DeletedPacks, r.ThinnedPacks, r.Packs)
 	c.table([][]string{

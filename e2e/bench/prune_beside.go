@@ -62,8 +62,8 @@ func (b *bench) besides(ctx context.Context, t pruner, round int) (of besidePrun
 	return of, nil
 }
 
-// backupBeside measures a backup while prunes run: the first deletes, and when it ends another one
-// begins, until the backup ends.
+// backupBeside measures a backup while prunes run. The first prune deletes. Each time a prune ends,
+// another one begins, until the backup ends.
 func (b *bench) backupBeside(ctx context.Context, t pruner, p *place, of *besidePrune) error {
 	const headStart = 200 * time.Millisecond
 	done := make(chan struct{})

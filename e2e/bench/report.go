@@ -120,7 +120,7 @@ func (r *report) write(c *chapter) {
 		c.say("Not installed: %s.", strings.Join(r.Missing, ", "))
 	}
 	if len(r.Broken) > 0 {
-		c.say("Left out, since they failed: %s.", strings.Join(r.Broken, ", "))
+		c.say("Left out because they failed: %s.", strings.Join(r.Broken, ", "))
 	}
 	for _, s := range steps {
 		if results := r.step(s); len(results) > 0 {

@@ -35,8 +35,8 @@ const (
 	minTimesRestic = 10
 	// attrTimeout is how long the kernel trusts attributes of files on NFS at first (acregmin).
 	attrTimeout = 3 * time.Second
-	// maxDirectoryLookups is how often a directory is looked up beside its stat, since it is opened
-	// by its path and the kernel keeps no names.
+	// maxDirectoryLookups is how often a directory may be looked up in addition to its stat. It is
+	// opened by its path, and the kernel caches no names.
 	maxDirectoryLookups = 2
 )
 
@@ -99,8 +99,8 @@ func slowTools() []*tool {
 	return found
 }
 
-// slowFiler measures all tools at one latency. A new mount for each: none has the kernel's memory
-// of another's.
+// slowFiler measures all tools at one latency. Each gets a new mount, so that none uses what the
+// kernel has cached for another.
 func (r *runner) slowFiler(ctx context.Context, behind string, latency time.Duration) (all []slow, err error) {
 	for _, t := range slowTools() {
 		dir := filepath.Join(r.work, fmt.Sprintf("%v-%s", latency, strings.ReplaceAll(t.name, " ", "")))

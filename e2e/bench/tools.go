@@ -42,7 +42,7 @@ type place struct {
 	host   host   // nil: nothing runs beside the commands
 }
 
-// A tool is a program that is measured. A step without a command is not its own.
+// A tool is a program that is measured. If a step has no command, the tool takes no part in it.
 type tool struct {
 	name     string
 	what     string   // a few words for the table
@@ -238,7 +238,7 @@ func (t *tool) environment(p place) []string {
 	return append(env, p.expand(t.env)...)
 }
 
-// restored is where in the target the tree has come to be.
+// restored returns the path of the restored tree in the target.
 func (t *tool) restored(p place) string {
 	if t.wholePaths {
 		return filepath.Join(p.target, p.tree)

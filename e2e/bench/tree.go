@@ -27,29 +27,29 @@ type shape struct {
 	seed               uint64
 }
 
-// A preset is a shape that reports of slow backups are about.
+// A preset is a shape for which slow backups were reported.
 type preset struct {
 	shape
 	steps []step // that are worth measuring on it
 }
 
 var presets = map[string]preset{
-	// What restic's second pass was measured on, and parts of it.
+	// The tree on which restic's second pass was measured, and parts of it.
 	"million":   {shape{files: 1_000_000, directories: 10_103, bytes: 4e9, sigma: 0.5}, []step{first, unchanged, churned}},
 	"million5":  {shape{files: 200_000, directories: 2_020, bytes: 800e6, sigma: 0.5}, steps},
 	"million20": {shape{files: 50_000, directories: 505, bytes: 200e6, sigma: 0.5}, steps},
 	// Few large files.
 	"big": {shape{files: 8, directories: 2, bytes: 4e9}, []step{first, restore}},
-	// That of Obnam's page on tuning.
+	// The tree of Obnam's page on tuning.
 	"obnam": {shape{files: 155_000, directories: 12_000, bytes: 3_930_000_000, sigma: 1.2}, []step{first, unchanged}},
-	// That of Conserve's journal.
+	// The tree of Conserve's journal.
 	"conserve": {shape{files: 1_020, directories: 410, bytes: 443e6, sigma: 1.6}, []step{first, unchanged, restore}},
 	// Every file in one directory.
 	"hugedir": {shape{files: 300_000, directories: 1, bytes: 300e6, sigma: 0.3}, []step{first, unchanged}},
 	"tiny":    {shape{files: 500, directories: 20, bytes: 2e6, sigma: 0.5}, steps},
 }
 
-// textShare is what of the presets' files is text.
+// textShare is the share of text in the files of the presets.
 const textShare = 0.7
 
 // fanOut is how many subdirectories a directory has.
@@ -97,7 +97,7 @@ func (s shape) make(root string) error {
 	return workers.Wait()
 }
 
-// sizes returns the files' sizes, which come to s.bytes but for rounding.
+// sizes returns the sizes of the files. Their sum is s.bytes, except for rounding.
 func (s shape) sizes() []int64 {
 	random := rand.New(rand.NewPCG(s.seed, 0))
 	weights := make([]float64, s.files)
@@ -113,7 +113,7 @@ func (s shape) sizes() []int64 {
 	return sizes
 }
 
-// made is the mtime of the first file; each next is a second later.
+// made is the mtime of the first file. Each following file is one second later.
 var made = time.Unix(1_700_000_000, 0)
 
 func (s shape) makeFile(directory string, file int, size int64, piece []byte) error {
@@ -153,7 +153,7 @@ func fillRandom(random *rand.Rand, p []byte) {
 	}
 }
 
-// vocabulary is what text is made of; zstd leaves about a third of what comes of it.
+// vocabulary has the words of the text. zstd compresses the text to about a third.
 var vocabulary = func() (words [4096]string) {
 	random := rand.New(rand.NewPCG(42, 42))
 	for i := range words {
@@ -178,8 +178,8 @@ func fillText(random *rand.Rand, p []byte) {
 	}
 }
 
-// churn changes a share of the tree's files and returns how many: of ten that
-// it picks, seven grow, one is replaced, one moves, one goes.
+// churn changes a share of the tree's files, and returns their number. Of ten files that it picks,
+// seven grow, one is replaced, one is moved, and one is removed.
 func churn(root string, share float64, seed uint64) (int, error) {
 	random := rand.New(rand.NewPCG(seed, 3))
 	var picked []string

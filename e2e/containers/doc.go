@@ -1,7 +1,6 @@
-// Package containers tests the fleet that deploy/compose.yaml describes, as it is
-// run: in containers, each with an address of its own on private networks. Its
-// tests break containers, networks and servers in the middle of a backup, and
-// have package fleet's judges look at what comes of it.
+// Package containers tests the fleet that deploy/compose.yaml describes, in containers on private
+// networks. Its tests break containers, networks and servers in the middle of a backup, and check
+// the result with package fleet.
 //
 //	docker_test.go     is there Docker
 //	images_test.go     images made here, where no registry can be reached
@@ -12,9 +11,9 @@
 //	backup_test.go     a backup that is under way, and its judges
 //	faults_test.go     the faults
 //
-// The tests need a Docker daemon on this machine, and to be root, who sees what containers have
-// restored. They are skipped otherwise, unless BCTL_REQUIRE_DOCKER is 1. What they start has the
-// label com.docker.compose.project=bctl-e2e-…, and goes when they end.
+// The tests need a Docker daemon on this machine. They must run as root, to read what containers
+// have restored. They are skipped otherwise, unless BCTL_REQUIRE_DOCKER is 1. Everything that they
+// start has the label com.docker.compose.project=bctl-e2e-…, and is removed when they end.
 //
 //	BCTL_REQUIRE_DOCKER=1            without Docker, fail
 //	NATS_IMAGE, POSTGRES_IMAGE, VERSITYGW_IMAGE, MC_IMAGE

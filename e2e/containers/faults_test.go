@@ -20,8 +20,8 @@ import (
 	"github.com/bctl/bctl/e2e/fleet"
 )
 
-// Whatever breaks in the middle of a backup, the snapshot commits by itself,
-// restores equal, and leaves nothing that is not accounted for.
+// After each fault in the middle of a backup, the snapshot commits by itself, restores equal, and
+// leaves nothing that is not accounted for.
 func TestFaults(t *testing.T) {
 	p := up(t)
 	p.contained(t)

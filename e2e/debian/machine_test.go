@@ -107,8 +107,8 @@ func boot(t *testing.T, docker *testcontainers.DockerProvider, name, network str
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What systemd needs to be the first process of a container: a place for its own control
-	// groups, and mounts that services see which come later, credentials among them. SYS_PTRACE and
+	// As the first process of a container, systemd needs a place for its own control groups. Its
+	// services must see mounts that are made later, such as those of credentials. SYS_PTRACE and
 	// DAC_READ_SEARCH are root's rights to see all processes and files.
 	configure := func(c *container.HostConfig) {
 		c.CapAdd = []string{"SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "DAC_READ_SEARCH"}

@@ -21,7 +21,7 @@ type reading struct {
 }
 
 // From an empty Debian to a scheduled backup that is restored equal, and on: with another filer,
-// another machine, other credentials and a newer version. What is typed is what the page says.
+// another machine, other credentials and a newer version. The test types the commands of the page.
 func TestOperations(t *testing.T) {
 	docker := dockertest.Daemon(t)
 	net, err := network.New(t.Context(), network.WithLabels(map[string]string{dockertest.Label: "debian"}))
@@ -35,7 +35,7 @@ func TestOperations(t *testing.T) {
 	})
 	first, newer := releaseOf(t, "1"), releaseOf(t, "2", "archive", "sbom")
 	r := &reading{machines: map[string]*machine{}, first: first, newer: newer}
-	// What is to be backed up is on file systems that both machines see.
+	// The trees to back up are on file systems that both machines see.
 	home, exported := t.TempDir()+":/home", t.TempDir()+":/exported"
 	for _, name := range []string{"backup.example.com", "walker2.example.com"} {
 		r.machines[name] = boot(t, docker, name, net.Name, home, exported)
@@ -124,8 +124,7 @@ func (r *reading) copy(t *testing.T, commands string) {
 	}
 }
 
-// tree is what people have at /home: files of their own, that nobody else may read, and whatever
-// else there is.
+// tree makes what people have at /home: files that only their owners may read, and others.
 const tree = `
 useradd --create-home alice
 mkdir --parents /home/alice/private /home/alice/many

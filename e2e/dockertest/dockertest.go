@@ -13,8 +13,8 @@ import (
 const Label = "bctl.e2e"
 
 // WithoutReaper configures testcontainers not to start Ryuk, the container that removes what killed
-// tests have left, because its image is in a registry. What they leave has a label: Label, or
-// com.docker.compose.project. Call it in TestMain.
+// tests have left, because its image is in a registry. Everything that tests start has a label:
+// Label, or com.docker.compose.project. Call it in TestMain.
 func WithoutReaper() {
 	if os.Getenv("TESTCONTAINERS_RYUK_DISABLED") == "" {
 		_ = os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true") // fails for names with "=" only

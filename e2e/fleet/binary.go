@@ -24,8 +24,8 @@ func Binary(t testing.TB) string {
 	return path
 }
 
-// binary copies what it builds: a process keeps its program even if another
-// test run builds meanwhile.
+// binary copies the program that it builds, so that another test run cannot replace the program of
+// a running process.
 var binary = sync.OnceValues(func() (string, error) {
 	if program := os.Getenv("BCTL_E2E_PROGRAM"); program != "" {
 		return ownCopy(program)

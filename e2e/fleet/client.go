@@ -31,7 +31,7 @@ type Client struct {
 	Env     []string // added to the environment, which has no settings of bctl otherwise
 	// Credential is the user who runs the commands; nil: the user who runs the test.
 	Credential *syscall.Credential
-	// Memory has the memory of commands watched, for Output.PeakRSS.
+	// Memory makes Run measure the memory of commands, for Output.PeakRSS.
 	Memory bool
 	// Under is a program, with its arguments, that runs the command: strace.
 	Under []string
@@ -195,8 +195,8 @@ func (c *Client) Start(args ...string) *Running {
 	return r
 }
 
-// watchMemory keeps what the command had at most. The kernel's own account of a process that has
-// ended will not do: it begins with the memory of the test, which the command was forked from.
+// watchMemory records the peak memory of the command. The kernel's figure for an ended process is
+// of no use: it includes the memory of the test, from which the command was forked.
 func (r *Running) watchMemory(stop <-chan struct{}) {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -235,7 +235,8 @@ func (c *Client) environment() []string {
 			env = append(env, variable)
 		}
 	}
-	// What a killed process leaves in the temporary directory goes with the test's.
+	// Files that a killed process leaves in this temporary directory are removed with that of the
+	// test.
 	env = append(env, "HOME="+c.Home, "TMPDIR="+filepath.Join(c.Home, "tmp"), "GORACE=halt_on_error=1 atexit_sleep_ms=0")
 	return append(env, c.Env...)
 }
@@ -251,7 +252,7 @@ func (r *Running) Signal(signal syscall.Signal) {
 func (r *Running) Pause() {
 	r.Signal(syscall.SIGSTOP)
 	for !r.Ended() {
-		// WNOWAIT: that the command has ended is for exec.Cmd to find out.
+		// WNOWAIT leaves the exit status of the command to exec.Cmd.
 		err := unix.Waitid(unix.P_PID, r.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
 		if !errors.Is(err, unix.EINTR) {
 			return
@@ -345,7 +346,7 @@ func (o Output) last(kind string, v any) bool {
 	return found
 }
 
-// Await waits until a condition holds. What is the message when that takes too long.
+// Await waits until a condition holds. If that takes too long, what is the message.
 func Await(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	if err := await(condition); err != nil {

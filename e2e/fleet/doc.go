@@ -17,9 +17,9 @@
 //	f.Readers[0].Postgres.Cut()                   // a partition, with Options.Links
 //	f.Readers[0].Heal()
 //
-// The program is built once a test binary, with the race detector where the
-// tests have it; a race that it finds ends the process, and fails the test.
+// The program is built once per test binary, with the race detector if the tests have it. A race
+// that it finds ends the process, and fails the test.
 //
-// The package looks at the index by SQL of its own and at the store as it is
-// on disk, so that it can judge both.
+// The package checks the index with SQL of its own, and the store by its files, and so
+// independently of bctl's code.
 package fleet

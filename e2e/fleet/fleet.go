@@ -134,14 +134,14 @@ http: {listen: "127.0.0.1:0"}
 	}
 }
 
-// ShiftClock shifts the clock of the index for services and commands that are started from now on.
+// ShiftClock shifts the clock of the index for services and commands that are started later.
 func (f *Fleet) ShiftClock(by time.Duration) {
 	f.t.Helper()
 	testenv.ShiftClock(f.t, f.dsn, by)
 }
 
-// ClockAhead is the setting of a service whose clock is ahead of that of the index, by as much: for
-// it, the index's is behind.
+// ClockAhead returns the setting of a service whose clock is ahead of that of the index. It shifts
+// the clock that the index has for this service back.
 func (f *Fleet) ClockAhead(by time.Duration) string {
 	f.t.Helper()
 	return "BCTL_INDEX=" + testenv.ShiftedClock(f.t, f.dsn, -by)
@@ -155,8 +155,7 @@ func (f *Fleet) storeSettings() string {
 		f.S3.Bucket, f.endpoint, f.S3.Region, f.S3.AccessKey, f.S3.SecretKey)
 }
 
-// ProxyOf starts a service whose S3 requests go through a FaultProxy of its own, with settings as
-// Service has them.
+// ProxyOf is Service for a service whose S3 requests go through a FaultProxy of its own.
 func (f *Fleet) ProxyOf(kind string, env ...string) (*Service, *FaultProxy) {
 	f.t.Helper()
 	p := newFaultProxy(f.t, f.endpoint)
@@ -202,7 +201,7 @@ func (f *Fleet) Shard(filer, tree string, flags ...string) {
 	f.registered[filer+" "+tree] = true
 }
 
-// theFiler is where trees are of which a test has said nothing else.
+// theFiler is the filer of trees for which a test names no other filer.
 const theFiler = "filer"
 
 // Register registers a tree as a shard of the filer that BackupArgs names, unless it is one.

@@ -50,8 +50,8 @@ func newLink(t testing.TB, to string) *Link {
 	return l
 }
 
-// Cut makes a partition: from now on nothing arrives on either side, over new connections neither,
-// and nobody is told. What was sent arrives after Heal, as far as anybody still waits for it.
+// Cut makes a partition: from now on nothing arrives on either side, not even over new connections,
+// and no side gets an error. Data that was sent arrives after Heal if anybody still waits for it.
 func (l *Link) Cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

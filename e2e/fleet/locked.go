@@ -15,7 +15,8 @@ import (
 	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
-// Locked is what a fleet has that is all TLS, with an installation that bctl deploy made.
+// Locked is the part of a Fleet that only NewLocked makes: it uses TLS everywhere, with an
+// installation that bctl deploy made.
 type Locked struct {
 	Installation string          // its directory; the servers use their folders in it where they are
 	Machines     string          // copies of the identities' folders, which services and commands use
@@ -23,9 +24,9 @@ type Locked struct {
 	Store        *testenv.LockedS3
 }
 
-// NewLocked is New with servers that speak TLS only, and know nobody but the identities of an
-// installation, for which bctl deploy init gets more flags. Each service runs as its role, and the
-// Client's commands as the operator. Links and proxies have names that are in no certificate.
+// NewLocked is New with servers that accept only TLS, and only the identities of an installation.
+// flags are further flags of bctl deploy init. Each service runs as its role, and the Client's
+// commands run as the operator. Links and proxies cannot be used: no certificate has their names.
 func NewLocked(t testing.TB, o Options, flags ...string) *Fleet {
 	t.Helper()
 	testtarget.Need(t, testtarget.S3)
@@ -77,9 +78,9 @@ func (f *Fleet) As(identity string, env ...string) *Client {
 	return &c
 }
 
-// GiveKeys copies what init has made for others from the admin's folder, as its administrator
-// would: the worker key to readers, the committer key to committers, the identity that opens
-// backups to operators.
+// GiveKeys copies keys that init has made from the admin's folder, as an administrator would: the
+// worker key to readers, the committer key to committers, the identity that opens backups to
+// operators.
 func (f *Fleet) GiveKeys(identities ...string) {
 	f.t.Helper()
 	for _, identity := range identities {
@@ -122,7 +123,7 @@ func (f *Fleet) copyFile(from, to string) {
 	}
 }
 
-// ServersTakeOver has all servers read what bctl deploy has changed.
+// ServersTakeOver makes all servers read the files that bctl deploy has changed.
 func (f *Fleet) ServersTakeOver() {
 	f.t.Helper()
 	f.Nodes.Reload(f.t)
@@ -131,7 +132,7 @@ func (f *Fleet) ServersTakeOver() {
 	f.Store.Apply(f.t)
 }
 
-// Replace starts another service in the place of each, and tells that to stop: a rolling restart.
+// Replace makes a rolling restart: for each service, it starts another one, and stops the old one.
 func (f *Fleet) Replace(lists ...[]*Service) {
 	f.t.Helper()
 	for _, list := range lists {
@@ -161,7 +162,7 @@ func (f *Fleet) identity(kind string) string {
 	return kind + "@default"
 }
 
-// tuned are the settings of services that tests want other than people do.
+// tuned returns the settings of services that differ between tests and production.
 func (f *Fleet) tuned() []string {
 	return []string{
 		fmt.Sprintf("BCTL_WORKER_LEASE=%ds", LeaseSeconds), fmt.Sprintf("BCTL_WORKER_QUEUE_LEASE=%ds", LeaseSeconds), "BCTL_WORKER_POLL=50ms",

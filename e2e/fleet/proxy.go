@@ -14,13 +14,13 @@ import (
 // A FaultProxy forwards requests to an S3 server, and does to them what is set.
 type FaultProxy struct {
 	URL string
-	// While Fail is set only every fifth request that writes succeeds. Of the others, two are lost
-	// before the server has them, and two are carried out; of either, one ends with an error, and
-	// one with the connection.
+	// While Fail is set, one of five requests that write succeeds. Two are lost before the server
+	// has them, and two are carried out. One of each two is answered with an error, and for the
+	// other the connection is closed.
 	Fail          atomic.Bool
 	Lost, Applied atomic.Int64 // how many failed
-	// While Refuse is set every request is answered with 503, while Deny is with 403; while Full
-	// is, those that write with 507.
+	// While Refuse is set, every request is answered with 503. While Deny is set, every request is
+	// answered with 403. While Full is set, requests that write are answered with 507.
 	Refuse, Deny, Full atomic.Bool
 	Refused            atomic.Int64 // how many were
 	delay              atomic.Int64

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// CheckStore compares the objects below a directory with the index: every
-// registered pack is there; a pack that is not registered, and a commit record,
-// are of a snapshot that has ended. It returns how many such orphans there are.
+// CheckStore compares the objects below a directory with the index. Every registered pack must be
+// there. Every other pack, and every commit record, must belong to a snapshot that has ended. It
+// returns the number of these packs, the orphans.
 func CheckStore(t testing.TB, directory string, x *Index) (orphans int) {
 	t.Helper()
 	objects := objects(t, directory)
@@ -55,7 +55,7 @@ func objects(t testing.TB, directory string) map[string]int64 {
 		if err != nil {
 			return err
 		}
-		// What is not whole yet: of a directory store, of versitygw.
+		// Incomplete files: of a directory store, or of versitygw.
 		if strings.HasPrefix(name, "tmp~/") || strings.HasPrefix(filepath.Base(name), ".") {
 			return nil
 		}

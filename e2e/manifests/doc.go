@@ -9,7 +9,7 @@
 //	start_test.go       has arguments, settings, ports and probes that the real bctl understands
 //	docs_test.go        is used as docs/kubernetes.md says, word for word
 //
-// It is a module of its own: the types of Kubernetes, and what they need, are none of bctl's
-// dependencies. What KEDA asks Postgres is tested in internal/index/pgindex, beside the plans of
-// other queries.
+// It is a module of its own, because bctl does not depend on the types of Kubernetes and their
+// dependencies. The query that KEDA sends to Postgres is tested in internal/index/pgindex, beside
+// the plans of other queries.
 package manifests

@@ -115,7 +115,8 @@ func TestObjectsOfKEDA(t *testing.T) {
 	})
 }
 
-// What a trigger and its authentication say is what KEDA's scaler for Postgres reads.
+// Triggers and their authentications set exactly the parameters that KEDA's scaler for Postgres
+// reads.
 func TestTriggersAreWhatTheScalerReads(t *testing.T) {
 	parameters := scalerParameters(t, "postgresql")
 	eachFleet(t, func(t *testing.T, f *fleet) {
@@ -258,7 +259,7 @@ func scalerParameters(t *testing.T, scaler string) map[string]scalerParameter {
 	return parameters
 }
 
-// What the tests read of KEDA's objects.
+// These types have the fields of KEDA's objects that the tests read.
 type (
 	named        struct{ Name string }
 	scaledObject struct {

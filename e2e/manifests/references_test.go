@@ -141,7 +141,7 @@ func TestNetworkPolicies(t *testing.T) {
 		if component := p.labels["app.kubernetes.io/component"]; !slices.Equal(out, want[component]) {
 			t.Errorf("it may reach %v, want %v", out, want[component])
 		}
-		// What has no policy of its own reaches names, and nothing else.
+		// A pod without a policy of its own reaches only the name service.
 		deny, ok := find[*networkingv1.NetworkPolicy](f, "bctl")
 		if !ok || len(deny.Spec.PolicyTypes) != 2 || len(deny.Spec.Ingress) != 0 || !selects(t, &deny.Spec.PodSelector, p.labels) {
 			t.Errorf("what no policy allows is not denied: %+v", deny)
@@ -149,7 +149,7 @@ func TestNetworkPolicies(t *testing.T) {
 	})
 }
 
-// What a pod mounts is there, and what is there is mounted.
+// Each pod mounts volumes that it has, and has no volume that it does not mount.
 func TestVolumes(t *testing.T) {
 	eachPod(t, func(t *testing.T, f *fleet, p podOf) {
 		volumes := map[string]bool{}

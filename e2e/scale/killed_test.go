@@ -20,9 +20,9 @@ const (
 	fullSpeed = 0.95
 )
 
-// BenchmarkWalkerKilled kills one of four walkers, as kill -9 does, and starts it
-// again at once, as whatever supervises it would. What it had in hand waits for its lease
-// to run out, and takes its filer's places until then.
+// BenchmarkWalkerKilled kills one of four walkers with SIGKILL, and starts it again at once, as a
+// supervisor does. The work that it had in hand waits until its lease expires, and takes its
+// filer's slots until then.
 func BenchmarkWalkerKilled(b *testing.B) {
 	for range b.N {
 		walkerKilled(b)

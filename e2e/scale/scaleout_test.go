@@ -117,7 +117,7 @@ func BenchmarkScaleOut(b *testing.B) {
 
 func scaleOut(b *testing.B) {
 	tree, entries := makeTree(b, *treeDirectories)
-	// What waits for a reader that is paused is not handed out again.
+	// Work that waits for a paused reader is not handed out again.
 	f := newFleet(b, "BCTL_WORKER_QUEUE_LEASE=10m")
 	f.Filer("slow", "--walk-tasks", "128")
 	r := newReport(b, "scale-out")

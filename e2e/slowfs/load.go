@@ -45,7 +45,7 @@ const (
 	kinds
 )
 
-// A Request is what a file system is asked.
+// A Request is a kind of request to a file system.
 type Request kind
 
 // The requests that can fail (FS.Fail).
@@ -163,7 +163,7 @@ func (l *load) counters() Counters {
 
 func (l *load) takePeak() int { return int(l.peak.Swap(l.inFlight.Load())) }
 
-// A request is one that the filer is asked.
+// A request is a request to the filer.
 type request struct {
 	kind   kind
 	node   *node
@@ -199,7 +199,8 @@ func (l *load) serve(r request) fuse.Status {
 	}
 }
 
-// admit returns when the answer is there; released, where none comes before that is closed.
+// admit returns the time of the answer. If released is not nil, there is no answer before it is
+// closed.
 func (l *load) admit(r request) (until time.Time, released <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -251,8 +252,8 @@ func (l *load) wait(until time.Time) fuse.Status {
 	}
 }
 
-// killedEvery is how often a process that was interrupted is looked at. The
-// kernel tells of its first signal only, and that may not be the one that kills.
+// killedEvery is how often an interrupted process is examined. The kernel reports only its first
+// signal, which may not be the one that kills it.
 const killedEvery = 20 * time.Millisecond
 
 func (l *load) waitReleased(r request, released <-chan struct{}) fuse.Status {

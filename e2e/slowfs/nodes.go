@@ -35,7 +35,7 @@ type node struct {
 	lookups uint64 // that the kernel has not forgotten
 }
 
-// A key identifies a file, whatever its name. The key of .snapshot has no view.
+// A key identifies a file under all its names. The key of .snapshot has no view.
 type key struct {
 	view          *view
 	device, inode uint64

@@ -235,7 +235,8 @@ func (o *operations) release(fh uint64) {
 	}
 }
 
-// OnUnmount closes what the kernel did not, since the file system was still in use.
+// OnUnmount closes the files that the kernel did not close, because the file system was still in
+// use.
 func (o *operations) OnUnmount() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -303,7 +304,7 @@ func (o *operations) ReadDir(cancel <-chan struct{}, input *fuse.ReadIn, out *fu
 	return h.readPage(input.Offset, int(input.Size), out)
 }
 
-// readPage passes a page on; what does not fit is read again for the next one.
+// readPage passes a page on. Entries that do not fit are read again for the next page.
 func (h *handle) readPage(offset uint64, size int, out *fuse.DirEntryList) fuse.Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()

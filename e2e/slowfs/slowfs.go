@@ -27,8 +27,8 @@ type Latency struct {
 // Options describe the filer at the beginning.
 type Options struct {
 	Latency Latency
-	// Parallel is how many requests are served at a time: others wait, so that
-	// the filer gets slower the more are asked of it. 0: any number.
+	// Parallel is how many requests are served at a time. The others wait, so that the filer
+	// becomes slower with more requests. 0: any number.
 	Parallel int
 	// AttrTimeout is the time for which the kernel may keep attributes. It saves
 	// half the requests of a walk. They have no latency, but cost CPU time.

@@ -85,7 +85,7 @@ func TestShowsWhatIsThere(t *testing.T) {
 	if err := os.WriteFile(f.Dir+"/new", nil, 0o644); !errors.Is(err, unix.EROFS) {
 		t.Errorf("write: %v", err)
 	}
-	// What is done behind its back shows at once.
+	// A change that is made past the file system is visible at once.
 	write(t, dir+"/a/file", "more content")
 	if st := lstat(t, f.Dir+"/a/file"); st.Size != int64(len("more content")) {
 		t.Errorf("size %d after a write", st.Size)

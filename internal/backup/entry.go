@@ -79,8 +79,7 @@ type Flags uint16
 
 const (
 	// Racy: a change made after the snapshot may not show in the compared times, because they are
-	// not older than the snapshot's start by at least the clock's granularity. The next snapshot
-	// reads the entry again.
+	// too close to the snapshot's start, or after it. The next snapshot reads the entry again.
 	Racy Flags = 1 << iota
 	// Unreadable: the entry could not be read. A file has the content, size and times of its last
 	// good copy, or no content if there is none. A directory, and everything below it, has the
@@ -111,8 +110,8 @@ const (
 	ContentMissing
 )
 
-// Provisional are the flags of an entry that the next snapshot must read again, whatever its
-// attributes are then.
+// Provisional are the flags of an entry that the next snapshot must read again, even if its
+// attributes are unchanged.
 const Provisional = Racy | Unreadable | ChangedWhileRead | XattrsUnreadable | AttributesUnknown | ContentMissing
 
 // Flawed are the flags of an entry that differs from what the filer had when the snapshot was

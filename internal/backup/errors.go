@@ -35,8 +35,9 @@ const (
 	NATSAway  Away = "nats"
 	StoreAway Away = "store"
 	StoreFull Away = "full store" // which answers, but accepts no content
-	// StoreRefuses is a store that refuses this process's credentials. No error wraps it, because a
-	// refusal is final for the request: the errors of stores return it by a method Outage.
+	// StoreRefuses is a store that refuses this process's credentials. No error wraps it, because
+	// it wraps ErrUnavailable, and a refused request must not be retried. The errors of stores have
+	// a method Outage that returns it.
 	StoreRefuses Away = "store that refuses"
 )
 

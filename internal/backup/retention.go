@@ -21,8 +21,8 @@ type Retention struct {
 	Monthly Count `json:"monthly,omitempty"`
 	Yearly  Count `json:"yearly,omitempty"`
 
-	// Within keeps the snapshots that are newer than the newest one minus the period, and the
-	// others keep the newest of each hour, day, week, month or year of the period.
+	// The period ends with the newest snapshot. Within keeps all snapshots of the period. Each of
+	// the other rules keeps the newest of each hour, day, week, month or year of its period.
 	Within        Period `json:"within,omitzero"`
 	WithinHourly  Period `json:"within_hourly,omitzero"`
 	WithinDaily   Period `json:"within_daily,omitzero"`
@@ -241,8 +241,8 @@ func (p Period) Before(t time.Time) time.Time {
 	return t.AddDate(-p.Years, -p.Months, -p.Days).Add(-time.Duration(p.Hours) * time.Hour)
 }
 
-// Duration returns the length of a period of days and less than 24 hours, with days of 24 hours. ok
-// is false for other periods. PeriodOf returns p again.
+// Duration returns the length of a period of days and fewer than 24 hours. It counts a day as 24
+// hours. ok is false for other periods. PeriodOf is the inverse.
 func (p Period) Duration() (d time.Duration, ok bool) {
 	if p.Years != 0 || p.Months != 0 || p.Hours >= 24 {
 		return 0, false

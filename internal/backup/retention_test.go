@@ -53,7 +53,7 @@ func TestPeriodsAreOfTheCalendar(t *testing.T) {
 	}
 }
 
-// What earlier versions stored is read, and written as it was.
+// A value that an earlier version stored can be read, and is written unchanged.
 func TestRetentionKeepsItsForm(t *testing.T) {
 	old := `{"last":1,"daily":14,"within":734400000000000}`
 	var r Retention
@@ -122,7 +122,7 @@ func TestCountsTagsAndStyles(t *testing.T) {
 	}
 }
 
-// What is read comes back from its text and from JSON.
+// A value that was parsed comes back from its text and from JSON.
 func FuzzRetentionTexts(f *testing.F) {
 	for _, text := range []string{"14d", "1y5m7d2h", "0", "36h", "unlimited", "7", "-1", "a,b", "pbs", "1d1d", "99999999999999999999d"} {
 		f.Add(text)

@@ -101,7 +101,7 @@ func TestChunksAreWithinLimits(t *testing.T) {
 	}
 }
 
-// What a chunker is for: after an insertion, all chunks but the first few are known.
+// After an insertion, all chunks but the first few are known. A chunker exists for this.
 func TestInsertedByteChangesFirstChunksOnly(t *testing.T) {
 	data := random(16<<20, 1)
 	before := hashes(t, data)

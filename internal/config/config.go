@@ -109,8 +109,8 @@ type Worker struct {
 	MaxPerFiler int           `yaml:"max_running_per_filer" default:"0" means:"4" doc:"Committer: maximum running snapshots per filer."`
 }
 
-// Pruner tunes the pruner. 0 is the default, as for Worker, but no limit for what it asks of the
-// store.
+// Pruner tunes the pruner. 0 is the default, as for Worker. For the limits of requests and bytes, 0
+// means no limit.
 type Pruner struct {
 	Interval  time.Duration `yaml:"interval" default:"0s" means:"1h" doc:"Pruner: time until the next pass after one that was not complete. Otherwise, a pass begins within 30s after something may have become free."`
 	MaxMemory int           `yaml:"max_memory" default:"0" means:"256" doc:"Pruner: maximum MiB for the marks of chunks that are needed. A repository that needs more is pruned in several rounds, each of which reads the index again."`

@@ -21,8 +21,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// Checks of what restoring requires, and no other operation detects: the identity, and packs that
-// are still in the store.
+// Checks of the requirements of restoring that no other operation tests: the identity, and the
+// presence of the packs in the store.
 
 // A restoreDoctor checks the requirements of restoring.
 type restoreDoctor struct{ p *Parts }

@@ -81,7 +81,7 @@ func TestNobodyIsAbsentWhileTheServerIs(t *testing.T) {
 	}
 }
 
-// A holder's name has the worker and its instance, whatever the worker is called.
+// A holder's name has the worker and its instance, for any name of the worker.
 func TestHolder(t *testing.T) {
 	t.Parallel()
 	c := connect(t, listen(Options{}, inProcess(t)), ackWait)

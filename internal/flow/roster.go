@@ -133,8 +133,9 @@ func (r *roster) replace(by *Instance, gone func(*known) bool) {
 	}
 }
 
-// replaceAbsent is replace for predecessors whose connections have ended. Each was last heard
-// before its successor was first heard: others are workers that were given one name.
+// replaceAbsent is replace for predecessors whose connections have ended. It forgets only those
+// that were last heard before their successor was first heard. Others are workers that were given
+// the same name.
 func (r *roster) replaceAbsent(absent map[string]bool) {
 	for _, by := range r.services {
 		if !absent[by.ID] {

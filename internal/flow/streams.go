@@ -217,9 +217,9 @@ func (c *Conn) repairConsumer(ctx context.Context, stream jetstream.Stream, have
 	return nil
 }
 
-// repairedConsumer is repairedStream for consumers. The server lets the consumers of a work queue
-// acknowledge in no other way; MaxWaiting cannot be changed. A pause stays: it is how an operator
-// suspends a site's work.
+// repairedConsumer is repairedStream for consumers. The way of acknowledging is not compared,
+// because the server allows only one for a work queue, and neither is MaxWaiting, which cannot be
+// changed. A pause stays: it is how an operator suspends a site's work.
 func repairedConsumer(have, want jetstream.ConsumerConfig) (next jetstream.ConsumerConfig, changed []string) {
 	next = have
 	set(&changed, "filter", &next.FilterSubject, want.FilterSubject)

@@ -139,7 +139,8 @@ type use struct {
 	byPaths map[backup.SnapshotID]index.Hold
 }
 
-// use returns the use of a shard's snapshots. Of all, it looks at running ones.
+// use returns what needs the snapshots of a shard. all must have the running ones; the others do
+// not matter.
 func (d *Decider) use(ctx context.Context, shard backup.ShardID, all []backup.Snapshot) (use, error) {
 	u := use{base: baseOf(all), byPaths: map[backup.SnapshotID]index.Hold{}}
 	if len(d.onPaths[shard]) == 0 {
@@ -156,7 +157,7 @@ func (d *Decider) use(ctx context.Context, shard backup.ShardID, all []backup.Sn
 	return u, err
 }
 
-// considered returns what the rules depend on.
+// considered returns the properties of a snapshot on which the rules depend.
 func (d *Decider) considered(s *backup.Snapshot, u use) retention.Snapshot {
 	hold, held := d.hold(s, u)
 	return retention.Snapshot{

@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 )
 
-// What a dry run reports is what the index then does: of each snapshot, in each circumstance.
+// A dry run reports exactly what the index then does with each snapshot, in every case.
 func TestFatesAreWhatTheIndexDoes(t *testing.T) {
 	ctx := t.Context()
 	must := func(err error) {

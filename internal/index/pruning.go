@@ -37,8 +37,8 @@ type Forgetting interface {
 	// Holds returns all holds, oldest first.
 	Holds(ctx context.Context) ([]Hold, error)
 	// HeldByPaths returns the snapshots of a shard that holds on paths keep, each with the ID of
-	// one of these holds. While snapshots are only forgotten, a snapshot that is not one of them
-	// can be forgotten, in any order.
+	// one of these holds. The others can be forgotten in any order, as long as nothing else
+	// changes.
 	HeldByPaths(ctx context.Context, shard backup.ShardID) (map[backup.SnapshotID]int64, error)
 	// Log yields the entries of the log since a time, oldest first.
 	Log(ctx context.Context, since time.Time) iter.Seq2[LogEntry, error]
@@ -54,7 +54,7 @@ type Forgetting interface {
 //
 // A hold on a path keeps a committed snapshot that has the path, unless the next committed one that
 // is left has the same version of it. So of neighbouring snapshots with the same version, the
-// newest stays, in whatever order they are forgotten. The version of a directory is that of the
+// newest stays, in any order in which they are forgotten. The version of a directory is that of the
 // pages of it and of all directories below it. The version of another entry is the entry in its
 // directory's page.
 type Hold struct {
@@ -160,9 +160,9 @@ type Pruning interface {
 	// DropCatalogs forgets the catalogs with lower sequences, after their objects. The newest
 	// catalog stays known.
 	DropCatalogs(ctx context.Context, before int64) error
-	// Forgotten returns the snapshots that are forgotten, oldest first by number within a shard,
-	// with those that were committed and whose journal a kept snapshot still needs marked as
-	// needed.
+	// Forgotten returns the forgotten snapshots, within each shard in ascending order of their
+	// numbers. Those that were committed, and whose journal a kept snapshot still needs, are marked
+	// as needed.
 	Forgotten(ctx context.Context) ([]Forgotten, error)
 	// Remove deletes a forgotten snapshot from the index, after its objects. It fails with ErrKept
 	// while the snapshot is needed.
@@ -185,8 +185,8 @@ type Prune struct {
 	Freed     int64 // stored bytes by which thinned packs became smaller
 	Copied    int64 // stored bytes of the copies of thinned packs
 	Snapshots int   // forgotten snapshots that were removed
-	// State is the PruneState before the pass, without the snapshots that it removed, if it was
-	// complete; empty: it was not.
+	// State is the PruneState before the pass, without the snapshots that it removed. It is empty
+	// if the pass was not complete.
 	State        string
 	Kept, Unused int64 // bytes that the pass left
 }
@@ -195,15 +195,16 @@ type Prune struct {
 type PruneWork struct {
 	// State is what the index has now.
 	State PruneState
-	// Done, Kept and Unused are what NotePrune noted of the last pass: Prune.State and so on.
+	// Done, Kept and Unused are the fields State, Kept and Unused of the last Prune.
 	Done         string
 	Kept, Unused int64
-	// Condemned is the number of condemned packs whose objects are not known to be deleted, and
-	// CondemnedSince since when the oldest of them is condemned; zero: there is none.
+	// Condemned is the number of condemned packs whose objects are not known to be deleted.
+	// CondemnedSince is since when the pruner could have deleted the oldest of them; zero: there is
+	// none.
 	Condemned      int64
 	CondemnedSince time.Time
-	// Rows is the number of rows of deleted packs, which remain while snapshots run that were
-	// running then, and RowsSince since when the oldest of them remains.
+	// Rows is the number of rows of deleted packs. Such a row remains until all snapshots that were
+	// running at the deletion have ended. RowsSince is the time of the oldest of these deletions.
 	Rows      int64
 	RowsSince time.Time
 	Now       time.Time
@@ -237,9 +238,9 @@ type PackFrames struct {
 	Bytes []uint32
 }
 
-// A Move is what becomes of the packs of some objects: each is replaced by a copy without some of
-// its frames in one new object, or is dead. A pack may also be replaced by two: a copy, and itself
-// without the chunks in the copy.
+// A Move is what becomes of the packs of some objects. Each pack is dead, or is replaced by a copy
+// in the one new object, which lacks some of its frames. A pack may also be replaced by two: a
+// copy, and itself without the chunks in the copy.
 type Move struct {
 	Plan   int64 // the row that Plan returned
 	Copies []PackCopy

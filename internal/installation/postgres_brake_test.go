@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/index/pgindex"
 )
 
-// Operators are known by their certificates, whatever they tell bctl, and a new generation of a
-// certificate makes no other operator.
+// Operators are known by their certificates, not by the names that they give bctl. A new generation
+// of a certificate is the same operator.
 func TestOperatorsAreKnownByCertificates(t *testing.T) {
 	d := seeded(t)
 	if err := d.Refresh(time.Now(), nil, []string{"alice", "bob"}); err != nil {

@@ -79,8 +79,8 @@ func TestHoldsOnPathsInTheDatabase(t *testing.T) {
 	}
 }
 
-// What an operator does to retention without bctl is refused unless the log has it, in the same
-// transaction, and the database knows who it was.
+// A change of retention that an operator makes without bctl is refused unless the same transaction
+// writes it to the log. The database records who made it.
 func TestRetentionIsLogged(t *testing.T) {
 	f := withSnapshots(t)
 	ctx := t.Context()

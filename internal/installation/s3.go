@@ -247,7 +247,7 @@ func (p *Plan) rolePolicies() ([]File, error) {
 }
 
 // awsFiles returns the permissions of users, and the operations on the bucket that are denied to
-// everyone, whatever other rights they have in the account.
+// everyone, even to those who have other rights in the account.
 func (p *Plan) awsFiles() ([]File, error) {
 	files, err := p.rolePolicies()
 	if err != nil {

@@ -133,8 +133,8 @@ func (p *Plan) settings(i Identity) group {
 	return s
 }
 
-// httpHost returns the address on which services answer; "" stands for all. Those of an
-// installation in place are for a trial on this machine.
+// httpHost returns the address on which services answer; "" stands for all. The services of an
+// installation in place answer only on this machine, because it is for a trial.
 func (p *Plan) httpHost() string {
 	if p.InPlace != "" {
 		return "127.0.0.1"

@@ -152,7 +152,7 @@ func TestCatalogsBeginWithOne(t *testing.T) {
 	}
 }
 
-// A path comes back, whatever its bytes are, and what is no hold is refused.
+// A path of any bytes comes back, and a value that is no hold is refused.
 func TestHoldsOfACatalog(t *testing.T) {
 	k := newKeys(t)
 	_, c, err := OpenCatalog(encodeCatalog(t, k, exampleCatalog()), sequence, k.trust())

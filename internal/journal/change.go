@@ -35,7 +35,7 @@ func appendChange(b []byte, kind byte, c *backup.PageChange, stored []byte) []by
 }
 
 // patchOf returns the patch of a page, given the base's version, and false if there is none. The
-// listing must be plain, because a patch makes no other.
+// listing must be plain, because the listing that a patch produces is plain.
 func patchOf(c *backup.PageChange) ([]byte, bool) {
 	if c.Replaces == nil || !listing.IsPlain(c.Listing) || len(c.Listing) > listing.MaxPatchedBytes {
 		return nil, false

@@ -44,7 +44,7 @@ func (h *CatalogHold) PathOnHold() (string, error) {
 	return string(raw), nil
 }
 
-// check fails unless the hold is one.
+// check returns an error unless h is a valid hold.
 func (h *CatalogHold) check() error {
 	path, err := h.PathOnHold()
 	if err != nil {

@@ -229,8 +229,8 @@ func TestEncodeRefusesWhatDecodeWould(t *testing.T) {
 	}
 }
 
-// Whatever a walker sets in a subdirectory's entry, its listing has only name, kind, flags and
-// inode.
+// A listing has only name, kind, flags and inode of a subdirectory, even if a walker sets other
+// attributes.
 func TestSubdirectoriesHaveNoAttributes(t *testing.T) {
 	d := backup.Entry{
 		Name: "d", Kind: backup.Directory, Inode: 5, Flags: backup.Boundary, Mode: 0o755, UID: 3, Nlink: 2, Mtime: backup.Time{Sec: 9},

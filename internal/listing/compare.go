@@ -24,10 +24,10 @@ type Comparison struct {
 // the old entry has no Provisional flag and is not Wanted itself. The caller must flag entries that
 // are racy in this snapshot before the call. If reread is set, no entry is unchanged.
 //
-// Each attribute that by omits hides some changes. Without ctime: a change of content that restores
-// the mtime, and a change of extended attributes or ACLs. Without mtime: none on an honest filer.
-// Without inode: the replacement of a file by another with the same size and times, which ctime
-// shows if a rename sets it.
+// Changes may be hidden if by omits an attribute. Without ctime: a change of content that restores
+// the mtime, and a change of extended attributes or ACLs. Without inode: the replacement of a file
+// by another with the same size and times, unless ctime is compared and renames set it. Without
+// mtime: none if the filer sets ctime correctly.
 //
 // observe, if not nil, is called with each entry that is new or changed.
 func TakeOver(by backup.Compare, reread bool, entries, old []backup.Entry, observe func(e *backup.Entry, isNew bool)) (c Comparison) {
@@ -99,7 +99,7 @@ func Unchanged(by backup.Compare, e, old *backup.Entry) bool {
 
 // The flags of an old entry whose xattrs, or whose content, do not belong to its state or cannot be
 // relied on. Wanted is included although no stored entry should have it: such an entry has no
-// content, and is not an empty file.
+// content, and must not be taken for an empty file.
 const (
 	xattrsUnknown  = backup.XattrsUnreadable | backup.XattrsWanted
 	contentUnknown = backup.Provisional&^backup.XattrsUnreadable | backup.Wanted

@@ -42,8 +42,8 @@ type Encoder struct {
 	rows            []*backup.Entry
 }
 
-// Encode appends the listing of a page to dst. A page that Decode would not accept (unsorted
-// entries, an invalid name) is backup.ErrInvalid.
+// Encode appends the listing of a page to dst. It fails with backup.ErrInvalid for a page that
+// Decode would not accept, such as one with unsorted entries or an invalid name.
 func (c *Encoder) Encode(dst []byte, p *backup.Page) ([]byte, error) {
 	if err := check(p); err != nil {
 		return dst, fmt.Errorf("listing of %q: %w", p.Path, err)

@@ -27,11 +27,12 @@ func NewFingerprinter() *Fingerprinter {
 	return &Fingerprinter{hash: blake3.New()}
 }
 
-// Of returns the fingerprint of a page. It covers the names and attributes of its entries and of
-// Self, in order, whether each is on a file system of its own, and the key of the next page. It
-// does not cover content, xattrs (ctime shows a change of them), birth times, and device numbers
-// (which differ between boots). Of mtime, ctime and inode it covers those in by, and always the
-// inode of an entry with several hard links, because that shows which names are one file.
+// Of returns the fingerprint of a page. It covers the names and attributes of Self and of the
+// entries, in order, and for each whether it is on a file system of its own. It also covers the key
+// of the next page. It does not cover content, xattrs (ctime shows a change of them), birth times,
+// and device numbers (which differ between boots). Of mtime, ctime and inode it covers those in by,
+// and always the inode of an entry with several hard links, because that shows which names are one
+// file.
 func (f *Fingerprinter) Of(by backup.Compare, self *backup.Entry, entries []backup.Entry, next backup.PageKey) (fp backup.Fingerprint) {
 	by = by.OrAll()
 	f.record = append(f.record[:0], fingerprintVersion)

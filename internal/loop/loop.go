@@ -32,9 +32,9 @@ func Pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Backoff returns how long to wait after the nth failed attempt, counted from 1: first, then twice
-// as long each time, at most longest, all changed at random by up to 30 percent so that many
-// clients do not try again at the same time.
+// Backoff returns how long to wait after the nth failed attempt, counted from 1. The wait begins
+// with first, doubles each time, and is at most longest. It is changed at random by up to 30
+// percent, so that many clients do not try again at the same time.
 func Backoff(n int, first, longest time.Duration) time.Duration {
 	d := longest
 	if n < 32 && first<<(n-1) < longest {

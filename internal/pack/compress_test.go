@@ -172,7 +172,7 @@ func BenchmarkOpenBytes(b *testing.B) {
 	}
 }
 
-// Hardly compressible data is dense and compressible data is not, whatever its source.
+// Data that hardly compresses is dense, and other data is not. This holds for every kind of source.
 func TestDense(t *testing.T) {
 	random := make([]byte, 1<<20)
 	if _, err := rand.NewChaCha8([32]byte{7}).Read(random); err != nil {

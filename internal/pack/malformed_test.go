@@ -158,7 +158,7 @@ func TestForgedOutside(t *testing.T) {
 	}
 }
 
-// lyingBytes is the maximum that may be allocated for a small pack, whatever lengths it claims.
+// lyingBytes is the maximum that may be allocated for a small pack that claims any lengths.
 const lyingBytes = 1 << 20
 
 // allocated returns the number of bytes that do allocates.
@@ -274,7 +274,7 @@ func finishTable(w *Writer, plaintext, present []byte) []byte {
 	})
 }
 
-// The sum of the plaintexts is bounded, whatever each frame claims.
+// The sum of the plaintexts is bounded, even if the length that each frame claims is allowed.
 func TestTableOfTooMuchPlaintext(t *testing.T) {
 	k := newKeys(t)
 	w := k.writer(t, KindData)

@@ -41,9 +41,9 @@ type Reader struct {
 	chunks []ChunkInfo
 }
 
-// Open reads the table of the repository's pack id at the given place. It makes two requests, or
-// three if the object is below 64 KiB or the table above. Errors: those of r, and those in the
-// package documentation.
+// Open reads the table of the repository's pack id at the given place. It makes two requests. It
+// makes three if the object is shorter than 64 KiB, or if the table is longer. Errors: those of r,
+// and those in the package documentation.
 func Open(ctx context.Context, r Ranger, at Place, repository backup.RepositoryID, id backup.PackID, opener *seal.Opener) (*Reader, error) {
 	reader, err := open(ctx, r, at, repository, id, opener)
 	if err != nil {

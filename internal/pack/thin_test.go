@@ -24,7 +24,7 @@ func manyFrames(t testing.TB, k keys, frames int) (data []byte, raw [][]byte, le
 	return finish(t, w), raw, slices.Clone(w.FrameBytes())
 }
 
-// Whichever frames are kept, in any number of steps: the frames that are present decode to the same
+// Any set of frames is kept, in any number of steps. The frames that are present decode to the same
 // plaintext, the table lists all frames, and the bytes depend only on the frames that are kept.
 func TestThin(t *testing.T) {
 	k := newKeys(t)

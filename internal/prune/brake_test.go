@@ -9,9 +9,9 @@ import (
 	"github.com/bctl/bctl/internal/prune"
 )
 
-// A pass that would delete much deletes nothing until it is confirmed. What it would free of packs
-// that are needed in part counts, too. What a pass has deleted counts for the next ones, if nobody
-// has confirmed it.
+// A pass that would delete much deletes nothing until it is confirmed. The bytes that it would free
+// of packs that are needed in part count, too. The deletions of a pass count for the next passes,
+// unless somebody has confirmed them.
 func TestBrake(t *testing.T) {
 	m := newWorld(t, openSQLite(t), 1)
 	m.exact = true

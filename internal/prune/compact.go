@@ -122,8 +122,8 @@ func (p *pass) round(ctx context.Context, objects []*object) error {
 	return c.end(ctx)
 }
 
-// condemnContents condemns packs, and then returns their contents, and the fence that it has read
-// before. ok is false if memory does not suffice.
+// condemnContents reads the fence, condemns packs, and returns the fence and the contents of the
+// packs. ok is false if memory does not suffice.
 func (p *pass) condemnContents(ctx context.Context, packs []int) (contents map[int64]*content, fence map[backup.ShardID]backup.SnapshotNumber, ok bool, err error) {
 	if fence, err = p.Index.Fence(ctx); err != nil {
 		return nil, nil, false, err
@@ -167,9 +167,9 @@ func (c *content) copies() []bool {
 	return c.needed
 }
 
-// contents returns the contents of condemned packs. A frame is needed if one of its chunks is: by
-// needed versions of pages, or by those that may have appeared since the fence, which was read
-// before the packs were condemned. ok is false if memory does not suffice.
+// contents returns the contents of condemned packs. A frame is needed if a needed version of a page
+// refers to one of its chunks, or a version that may have appeared since the fence. The fence was
+// read before the packs were condemned. ok is false if memory does not suffice.
 func (p *pass) contents(ctx context.Context, fence map[backup.ShardID]backup.SnapshotNumber, needed map[backup.ShardID][]backup.SnapshotNumber, packs []int) (contents map[int64]*content, ok bool, err error) {
 	p.step("finding the needed parts of packs")
 	contents = make(map[int64]*content, len(packs))
@@ -361,8 +361,8 @@ func (c *copying) flush(ctx context.Context) error {
 	return nil
 }
 
-// lockCopies locks the next object for as long as the packs that it replaces are locked, or must
-// be.
+// lockCopies locks the next object until the last time until which a pack that it replaces is
+// locked, or must be locked.
 func (c *copying) lockCopies(ctx context.Context, name string) error {
 	until := time.Time{}
 	for i := range c.move.Copies {

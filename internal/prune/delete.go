@@ -10,8 +10,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// delete deletes the objects of packs, and then the packs. Those that are locked stay to be
-// deleted.
+// delete deletes the objects of packs, and then the packs. Packs whose objects are locked remain to
+// be deleted.
 func (p *pass) delete(ctx context.Context, packs []int) error {
 	var names []string
 	unlocked := make([]int, 0, len(packs))

@@ -98,8 +98,8 @@ func (e *explorer) next() bool {
 	return false
 }
 
-// What steps do, as far as it matters to the calls of a pass. If nothing that a step does matters
-// to a call, both have the same effect in either order, and one order is explored.
+// effects are the effects of steps that matter to the calls of a pass. If nothing that a step does
+// matters to a call, both have the same effect in either order, and one order is explored.
 type effects int
 
 const (
@@ -112,7 +112,7 @@ const (
 	registers                     // packs and lists, and relies on them
 )
 
-// delivers is what a step does that delivers all results, whatever they are.
+// delivers has the effects of a step that delivers all results, of every kind.
 const delivers = changes | looks | uploads | registers
 
 // A step is what somebody else does at one moment.

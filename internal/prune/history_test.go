@@ -70,8 +70,9 @@ var backends = []struct {
 }{{"SQLite", openSQLite}, {"Postgres", openPostgres}}
 
 // TestHistories runs random histories of backups, forgets and passes. Between any two calls of a
-// pass, others act, or the pass is killed, or it stops until another pass has led. What is kept is
-// always complete. In the end, when all is quiet, two passes with a sweep delete everything else.
+// pass, others act, or the pass is killed, or it stops until another pass has led. Kept snapshots
+// are always complete. In the end, when all is quiet, two passes with a sweep delete everything
+// else.
 func TestHistories(t *testing.T) {
 	for _, backend := range backends {
 		t.Run(backend.name, func(t *testing.T) {

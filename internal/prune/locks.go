@@ -43,8 +43,8 @@ import (
 const (
 	// openLock is the duration of locks that have no end by the rules.
 	openLock = 30 * 24 * time.Hour
-	// slack is the part of an open lock by which it is longer than necessary, so that it is
-	// extended once in 36 hours, and not in each pass.
+	// An open lock is longer than necessary by its duration divided by slack. So it is extended
+	// once in 36 hours, and not in each pass.
 	slack = 20
 	// journalSlack is slack for journals.
 	journalSlack = 3
@@ -105,8 +105,8 @@ func (p *pass) lock(ctx context.Context) error {
 	return p.lockOthers(ctx)
 }
 
-// lockRest extends the locks of the packs that were not split after all, and notes which snapshots
-// have what they need locked. A snapshot that is not noted is due again.
+// lockRest extends the locks of the packs that were not split after all, and notes the snapshots
+// for which everything that they need is locked. A snapshot that is not noted is due again.
 func (p *pass) lockRest(ctx context.Context) error {
 	if !p.ObjectLock {
 		return nil
@@ -249,7 +249,7 @@ func (p *pass) want(id backup.SnapshotID, end retention.End) {
 	p.wanted = append(p.wanted, wanted{p.known[id], until.Truncate(time.Second).Add(time.Second)})
 }
 
-// A class is snapshots of which all is locked until the same time.
+// A class is the snapshots whose needed objects are locked until the same time.
 type class struct {
 	until  time.Time
 	needed map[backup.ShardID][]backup.SnapshotNumber

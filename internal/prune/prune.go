@@ -78,13 +78,13 @@ type Summary struct {
 	KeptPacks int   // packs that remain
 	KeptBytes int64 // stored bytes of these
 	Stored    int64 // stored bytes of all packs before
-	Unused    int64 // of KeptBytes, the frames of which no snapshot needs anything
+	Unused    int64 // the part of KeptBytes that is in frames without a needed chunk
 
 	Extended    int   // objects whose locks were extended
 	Locked      int   // packs and journals that nothing needs, and that stay until their locks end
 	LockedBytes int64 // stored bytes of these packs
 
-	// Again: while the pass ran, or by what it did, more has become free.
+	// Again reports that more has become free while the pass ran, or because of it.
 	Again     bool
 	Deletable int64 // what the pass found to delete and to free, before the brake decided
 	Swept     Swept
@@ -124,9 +124,9 @@ func Run(ctx context.Context, o Options) (Summary, error) {
 		if err == nil {
 			err = p.run(ctx)
 		}
-		// Locks end, and must be extended, without anything else happening.
+		// A lock can end, or require an extension, although nothing else has happened.
 		complete := err == nil && !p.incomplete && !p.result.Again && !p.ObjectLock && p.result.Locked == 0
-		// What was freed before an error is noted, too, if this process still leads.
+		// The space that was freed before an error is noted, too, if this process still leads.
 		if noteErr := p.note(context.WithoutCancel(ctx), time.Since(started), work.State, complete); err == nil {
 			err = noteErr
 		}
@@ -142,7 +142,8 @@ func Idle(work index.PruneWork, o Options) bool {
 	return work.Condemned == 0 && work.Done == doneState(work.State, o)
 }
 
-// doneState is what a complete pass notes. One with another share of unused bytes may find more.
+// doneState is what a complete pass notes. It has MaxUnused, because a pass with another MaxUnused
+// may find more.
 func doneState(s index.PruneState, o Options) string { return fmt.Sprintf("%s, %g", s, o.MaxUnused) }
 
 // A pass is one Run.
@@ -177,7 +178,7 @@ type packState struct {
 
 	locked  bool      // now
 	need    time.Time // until when it must be locked; zero: its lock is long enough
-	long    int64     // bytes of the frames that must be
+	long    int64     // bytes of the frames that must be locked for longer
 	split   bool      // copying these costs less than locking all of it
 	counted bool      // as deleted, in the result
 }
@@ -494,8 +495,8 @@ func (p *pass) condemn(ctx context.Context, fence map[backup.ShardID]backup.Snap
 	return p.delete(ctx, deleting)
 }
 
-// neededSince returns the objects of the condemned packs to which pages refer that may have
-// appeared since the fence.
+// neededSince returns the objects of the condemned packs that are needed by versions of pages that
+// may have appeared since the fence.
 func (p *pass) neededSince(ctx context.Context, fence map[backup.ShardID]backup.SnapshotNumber, condemned []int64) (map[backup.PackID]bool, error) {
 	p.step("checking new references of backups")
 	chunks := int64(0)

@@ -41,8 +41,8 @@ type PurgeOptions struct {
 type Purged struct {
 	Chunks  int64 // of the purge
 	Shared  int64 // of these, needed by other files, and so kept
-	Objects int   // deleted, of those that had the others
-	Sealed  int   // objects that were written, with what is needed of these
+	Objects int   // deleted objects that had the other chunks
+	Sealed  int   // new objects, with the needed chunks of these
 	Freed   int64 // stored bytes
 	Copied  int64 // stored bytes of the new objects
 	// Left is the number of objects that stay, although they have chunks that nothing needs, and
@@ -234,7 +234,7 @@ func (u *purge) judge(o *object, contents map[int64]*content, ids map[backup.Chu
 	return dead, live
 }
 
-// replace makes the packs of an object Deleting. What is needed of them is sealed again first. It
+// replace makes the packs of an object Deleting. Their needed chunks are sealed again first. It
 // returns false if the object must stay.
 func (u *purge) replace(ctx context.Context, o *object, contents map[int64]*content, live bool) (bool, error) {
 	first := &u.packs[o.packs[0]]

@@ -208,7 +208,7 @@ func TestCatalogsThatMayNotBeDeleted(t *testing.T) {
 	m.wantCatalogs([]int64{1, 2, 3, 4}, []int64{1, 2, 3, 4})
 }
 
-// What a pass finds is known before the brake decides.
+// The findings of a pass are known before the brake decides.
 func TestFoundBeforeTheBrake(t *testing.T) {
 	m := newWorld(t, openSQLite(t), 1)
 	m.exact = true

@@ -19,8 +19,8 @@ import (
 // not copied. Both have new ids, so that a batch that relies on the pack for a chunk in the copy is
 // refused like one that relies on a pack that was thinned.
 
-// leastSplit is the divisor of an object's size that yields the least number of bytes that a split
-// must leave in the old object: splitting is not free, because each pack has a table.
+// A split must leave at least an object's size divided by leastSplit in the old object: splitting
+// is not free, because each pack has a table.
 const leastSplit = 8
 
 // chooseSplits chooses the objects to split: those for which storing a part twice until their locks
@@ -144,8 +144,9 @@ func (p *pass) splitRound(ctx context.Context, packs []int) error {
 }
 
 // findLong finds the frames of condemned packs that must be locked for longer than the packs are:
-// those that wanted snapshots need, and those of which nobody knows yet, because they were referred
-// to since the fence. ok is false if memory does not suffice.
+// those that wanted snapshots need, and those to which a version refers that may have appeared
+// since the fence, because nobody knows yet how long it is kept. ok is false if memory does not
+// suffice.
 func (p *pass) findLong(ctx context.Context, fence map[backup.ShardID]backup.SnapshotNumber, contents map[int64]*content, packs []int) (ok bool, err error) {
 	chunks := int64(0)
 	for _, i := range packs {

@@ -33,8 +33,8 @@ type Object struct {
 // names the same signer (CheckSigner).
 func (o *Object) Signer() seal.Signer { return seal.Signer(o.Repository.Signer) }
 
-// encode returns the object's text, which docs/formats/store.md describes. An object that
-// parseObject would refuse is backup.ErrInvalid.
+// encode returns the object's text, which docs/formats/store.md describes. It fails with
+// backup.ErrInvalid for an object that parseObject would refuse.
 func (o *Object) encode(key seal.SigningKey) ([]byte, error) {
 	signer := key.Signer()
 	w := keytext.NewWriter(objectTitle)

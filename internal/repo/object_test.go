@@ -156,7 +156,7 @@ func TestReplacedObjectIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", who, err)
 		}
 	}
-	// Init does not complete it either, whichever keys exist; even if the identity file does not
+	// Init does not complete it either, with any set of the keys: if the identity file does not
 	// name a signer, a key does.
 	silent := filepath.Join(p.dir, "silent.txt")
 	text, err = os.ReadFile(made.IdentityPath)

@@ -10,8 +10,9 @@ import (
 )
 
 // The attributes of directories. A directory gets those of the snapshot when nothing in it changes
-// any more. An existing directory that keeps its own attributes, or that an error kept from being
-// finished, gets back those that the restore's work in it has changed.
+// any more. The restore's work in an existing directory changes some of its attributes. If the
+// directory keeps its own attributes, or cannot be finished because of an error, these are put
+// back.
 
 // getsAttributes reports whether the directory gets the attributes of the snapshot.
 func (d *directory) getsAttributes() bool {

@@ -154,7 +154,7 @@ func (c failingCatalog) Pages(ctx context.Context, id backup.SnapshotID, path st
 	}
 }
 
-// The same holds at whichever page the index fails.
+// The same holds for each page at which the index fails.
 func TestDirectoriesThatAreNotFinished(t *testing.T) {
 	if os.Geteuid() == 0 {
 		asNobody(t)

@@ -21,7 +21,7 @@ const (
 	runEntries = 128
 )
 
-// A bundle is a run of files that are restored together, in whatever order their chunks arrive.
+// A bundle is a run of files that are restored together. Their chunks arrive in any order.
 type bundle struct {
 	files       []*file
 	directories []*directory // that wait for their xattr chunk

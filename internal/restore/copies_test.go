@@ -12,8 +12,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A chunk that is in several packs is read from one that has it, whatever has happened to the
-// others.
+// A chunk that is in several packs is read from one that still has it, if the others are lost or
+// damaged.
 func TestOtherPlaces(t *testing.T) {
 	for _, damage := range []string{"flipped", "truncated", "missing"} {
 		t.Run(damage, func(t *testing.T) {

@@ -123,7 +123,7 @@ func (r *restorer) finishOurs(d *directory, at *target.Dir) {
 	}
 	failed := false
 	d.setAttributes(at, func(op string, err error) {
-		// What the target does not support will not succeed in another run.
+		// An attribute that the target does not support would fail in another run, too.
 		failed = failed || !errors.Is(err, target.ErrOwner) && !errors.Is(err, target.ErrNotTaken)
 		r.attribute("", op, err)
 	})

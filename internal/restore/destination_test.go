@@ -46,8 +46,7 @@ func destinationTree(t *testing.T) *fixture {
 	return f
 }
 
-// An existing target keeps its attributes, whatever is restored into it and however that ends,
-// unless TargetAttributes is set.
+// Unless TargetAttributes is set, an existing target keeps its attributes, with all other options.
 func TestTargetThatWasThere(t *testing.T) {
 	needRoot(t)
 	f := destinationTree(t)

@@ -9,13 +9,13 @@
 //	bundle.go       collects files in bundles of bounded size, and fetches their chunks
 //	refs.go         follows chunk lists to the chunks of large files
 //	directory.go    creates a directory, and finishes it after all work below it
-//	lettercase.go   refuses names that the target takes for one
+//	lettercase.go   refuses names that the target takes for the same
 //	existing.go     compares a file with what exists: create, replace or keep
 //	xattrs.go       fetches attributes that are stored in chunks
 //	file.go         writes chunks, and finishes a file after its last one
 //	links.go        links further names of a file after its first name is finished
 //	delete.go       removes names that the snapshot does not have, with Delete
-//	attributes.go   sets the attributes of directories, and puts back those lent for the work
+//	attributes.go   sets attributes of directories, and puts back those that the work has changed
 //
 // Package fetch finds the packs of the chunks, and passes each chunk to its file (file.Chunk). The
 // planner is one goroutine. Behind it, up to bundlesInFlight bundles are fetched and written

@@ -155,7 +155,7 @@ func named(path string, problems []backup.Problem) bool {
 	})
 }
 
-// check checks what holds for every fault, whatever the table says.
+// check checks the conditions that hold for every fault of the table.
 func (r *faultRun) check(obs *observer, err error) {
 	r.t.Helper()
 	if err != nil && (!errors.Is(err, r.errno) || !strings.Contains(err.Error(), r.dir)) {

@@ -205,7 +205,7 @@ func TestPartOfACarriedDirectory(t *testing.T) {
 
 	f.drop("carried", 0)
 	_, obs = f.restore(Options{Target: t.TempDir(), Path: "carried/below"})
-	obs.wantText(t, "", "whether this could be read when the snapshot was taken is not known")
+	obs.wantText(t, "", "it is not known whether this could be read when the snapshot was taken")
 }
 
 // A directory that is not restored is not named. A directory from which only selected files are

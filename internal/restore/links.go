@@ -125,8 +125,8 @@ func (p *planner) join(f *file) bool {
 	return p.r.links.join(p.linkKeys(f.dir.volume, &f.e), f)
 }
 
-// staysAnyway reports whether an existing entry of this name stays, whatever it is. Such an entry
-// is not a name of the snapshot's file.
+// staysAnyway reports whether an existing entry of this name stays because nothing is overwritten.
+// Such an entry is not a name of the snapshot's file.
 func (f *file) staysAnyway() bool {
 	if f.r.o.Overwrite != Never || !f.dir.made.Existed {
 		return false

@@ -320,7 +320,7 @@ func TestInodesThatAreSharedAtTheTarget(t *testing.T) {
 	wantFile(t, filepath.Join(target, "b"), "bbbb")
 }
 
-// A name outside the target is not changed, whatever the number of links is.
+// A name outside the target is not changed, for any number of links.
 func TestLinkOutsideTheTarget(t *testing.T) {
 	f := newFixture(t)
 	a, b := f.file("a", "aaaa"), f.file("b", "aaaa")

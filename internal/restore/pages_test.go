@@ -62,9 +62,9 @@ func wantNamed(t *testing.T, all, got []string, problems []backup.Problem) {
 	}
 }
 
-// Whichever page, and whichever two pages, are missing from the index, each directory that lacks
-// something is named. Everything on the other pages is restored, and Delete removes nothing because
-// of the missing pages.
+// Each page, and each pair of pages, is removed from the index in turn. Each directory that lacks
+// something is then named. Everything on the other pages is restored, and Delete removes nothing
+// because of the missing pages.
 func TestMissingPages(t *testing.T) {
 	whole := t.TempDir()
 	full := pagedTree(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A file or directory with a protected inode is not deleted, overwritten or entered, whatever its
-// name is, and that is reported.
+// A file or directory with a protected inode is not deleted, overwritten or entered under any of
+// its names, and that is reported.
 func TestProtectedInodes(t *testing.T) {
 	for _, o := range []Options{{Overwrite: Always}, {Overwrite: IfChanged}} {
 		f := newFixture(t)

@@ -7,7 +7,7 @@ import (
 	"github.com/bctl/bctl/internal/chunk"
 )
 
-// Whatever the lists contain, the chunks of a file ascend, do not overlap, and stay within the
+// For any content of the lists, the chunks of a file ascend, do not overlap, and stay within the
 // file.
 func FuzzRefStream(f *testing.F) {
 	f.Add(int64(100), []byte{1, 10, 2, 0, 30, 0, 1, 5})

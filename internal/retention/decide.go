@@ -24,8 +24,8 @@ type Snapshot struct {
 type Options struct {
 	// Zone is the time zone of hours, days, weeks, months and years; nil: UTC.
 	Zone *time.Location
-	// Now, if not zero, keeps snapshots that are dated later from being the reference of
-	// keep-within, as restic does: otherwise one wrong date would let all others be forgotten.
+	// If Now is not zero, a snapshot that is dated later is never the reference of keep-within, as
+	// in restic. Otherwise all other snapshots could be forgotten because of one wrong date.
 	Now time.Time
 	// Retired means that the last good snapshot may be forgotten, too.
 	Retired bool
@@ -108,14 +108,13 @@ func keepBad(rules *backup.Retention, decisions []Decision, o Options) {
 	}
 }
 
-// notGoodFor is how much newer a good snapshot must be than one that is not good, before no rule
-// keeps the latter any more: until then, somebody may want to see why it failed, or to take the
-// mark back.
+// If a good snapshot is newer by more than notGoodFor, no rule keeps a snapshot that is not good.
+// Until then, somebody may want to see why it failed, or to take the mark back.
 var notGoodFor = backup.Period{Days: 7}
 
 // protect adds the reasons that are not rules, and those of forgotten snapshots.
 func protect(decisions []Decision, o Options) {
-	var replaced time.Time // before or at that, what is not good is forgotten
+	var replaced time.Time // only later snapshots are kept although they are not good
 	if newest := newestGood(decisions, o.Now); !newest.IsZero() {
 		replaced = notGoodFor.Before(newest.In(o.Zone))
 	}

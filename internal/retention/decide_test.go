@@ -161,7 +161,7 @@ func TestTheOrderOfTheInputDoesNotMatter(t *testing.T) {
 	})
 }
 
-// Whatever the rules, something is left, and what must not be forgotten is.
+// Under all rules, at least one snapshot is left, and so are those that must not be forgotten.
 func TestWhatIsNeverForgotten(t *testing.T) {
 	eachRandom(t, func(t *testing.T, _ *rand.Rand, rules backup.Retention, snapshots []Snapshot, o Options) {
 		decisions := mustDecide(t, rules, snapshots, o)

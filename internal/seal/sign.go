@@ -65,7 +65,7 @@ func (k SigningKey) Sign(repository backup.RepositoryID, name string, data []byt
 	return ed25519.Sign(k.private, signed(repository, name, data))
 }
 
-// Format hides the key from messages and logs, whatever the verb.
+// Format hides the key from messages and logs, for every verb.
 func (SigningKey) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "(signing key)") }
 
 // signed returns the bytes that Ed25519 signs: the location of the data, and its hash.

@@ -20,7 +20,7 @@ func NewDedupKey() (k DedupKey) {
 	return k
 }
 
-// Format hides the key from messages and logs, whatever the verb.
+// Format hides the key from messages and logs, for every verb.
 func (DedupKey) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "(dedup key)") }
 
 // A WorkerKey is the only key that readers hold. It is enough to write packs, but not to read any

@@ -49,9 +49,9 @@ func IsProven(want, is backup.Root, by backup.Compare) bool {
 	return is.IsUnique(by)
 }
 
-// IsLasting reports whether two roots that do not differ are certainly one root, whatever was
-// mounted since the first was seen. Inode numbers do not prove it, because the roots of most file
-// systems of one type have the same number.
+// IsLasting reports whether two roots that do not differ are certainly one root, even if file
+// systems were mounted after the first was seen. Inode numbers do not prove it, because the roots
+// of most file systems of one type have the same number.
 func IsLasting(want, is backup.Root) bool {
 	return want.ID != "" && is.ID != "" || !want.Born.IsZero() && !is.Born.IsZero()
 }
@@ -91,9 +91,9 @@ func IsGone(err error) bool {
 }
 
 // CheckTree returns nil if everything that was read from the tree can be trusted: its root is the
-// one that was opened, and file systems still begin at the mounts, the directories at which they
-// were seen to begin. Otherwise, the error wraps ErrExpired or backup.ErrUnavailable; if a path
-// leads to something else, it is an OtherTreeError.
+// one that was opened, and a file system still begins at each directory of mounts, where one was
+// seen before. Otherwise, the error wraps ErrExpired or backup.ErrUnavailable; if a path leads to
+// something else, it is an OtherTreeError.
 func CheckTree(ctx context.Context, t Tree, mounts []string) error {
 	if err := t.Check(ctx); err != nil {
 		return err

@@ -44,7 +44,7 @@ func TestNewest(t *testing.T) {
 	}
 }
 
-// Whatever the names and their order are, Newest returns one of them, and always the same.
+// Newest returns one of the names, and always the same, for any names in any order.
 func TestNewestIsOne(t *testing.T) {
 	name := rapid.StringMatching(`[a.]?[._]?[0-9]{0,5}`)
 	rapid.Check(t, func(rt *rapid.T) {

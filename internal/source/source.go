@@ -41,8 +41,8 @@ type Source interface {
 }
 
 // A Tree is the tree of one shard. Everything opened through it is inside it (I10): symlinks are
-// never followed, whatever changes meanwhile. Paths are relative to the root and consist of any
-// bytes, of any length; the root is "". All methods may be called concurrently.
+// never followed, even if the tree changes meanwhile. Paths are relative to the root and consist of
+// any bytes, of any length; the root is "". All methods may be called concurrently.
 type Tree interface {
 	// OpenDirectory opens a directory. Errors wrap fs.ErrNotExist, fs.ErrPermission,
 	// backup.ErrOutside (a component is a symlink), syscall.ENOTDIR (it is no longer a directory)

@@ -9,9 +9,9 @@ import (
 )
 
 // Slots divide a scarce resource among filers, so that a slow filer cannot take all of it. A filer
-// gets a further slot only while it has fewer than the limit, and fewer than are free. A single
-// filer can reach the limit. Even if several filers keep their slots for long, some remain for
-// another filer.
+// gets another slot only if the number that it has is below the limit, and below the number of free
+// slots. A single filer can reach the limit. Even if several filers keep their slots for long, some
+// remain for another filer.
 type Slots struct {
 	limit int // per filer
 

@@ -8,9 +8,9 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// Source returns a source whose calls the Work notes, and those of all that is opened through it.
-// What it returns belongs to the Work. The files of a Work belong to one goroutine; its trees and
-// directories are as those of s.
+// Source returns a source for use by the Work. The Work notes all calls of the source, and of
+// everything that is opened through it. Files belong to one goroutine. Trees and directories may be
+// used concurrently as those of s.
 func (k *Work) Source(s source.Source) source.Source { return noted{s, k} }
 
 type noted struct {
@@ -178,7 +178,7 @@ type opens struct {
 	seconds  float64
 }
 
-// isTimed reports whether the open of a file is timed whose first read has this many bytes.
+// isTimed reports whether the open of a file is timed, given the number of bytes of its first read.
 func (o *opens) isTimed(readBytes int) bool {
 	if readBytes <= firstReadBytes {
 		return true

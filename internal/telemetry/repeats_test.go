@@ -123,8 +123,8 @@ func TestOutagesAreToldApart(t *testing.T) {
 	})
 }
 
-// A full store is one outage, whatever fails because of it. A store that does not answer is
-// another, and one that refuses the credentials a third.
+// A full store is one outage, although different operations fail because of it. A store that does
+// not answer is another, and one that refuses the credentials a third.
 func TestFullStoreIsOneOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, lines := logged(t)

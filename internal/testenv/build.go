@@ -10,11 +10,11 @@ import (
 )
 
 // Build builds a program of bctl's module, or of a module in its go.mod, and
-// returns its path. Where the tests have the race detector, the program has it,
-// too: what both are made of is then compiled once.
+// returns its path. If the tests are built with the race detector, so is the program: the packages
+// of both are then compiled once.
 //
-// The path outlives the test binary. The next build has nothing to do there if
-// nothing changed, and replaces the program if something did. flags are more flags of go build.
+// The program remains when the test binary ends. The next build replaces it only if its source has
+// changed. flags are further flags of go build.
 func Build(name, pkg string, flags ...string) (program string, err error) {
 	root, err := moduleRoot()
 	if err != nil {

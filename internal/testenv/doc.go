@@ -6,7 +6,7 @@
 //	nodes := testenv.NATSCluster(t, 3)          // nodes[1].Kill()
 //	s3 := testenv.VersityGW(t)                  // or testenv.Minio(t): a fresh bucket
 //
-// Servers that speak TLS only, as an installation of bctl deploy wants them (in place, for these
+// Servers that accept only TLS, configured by an installation of bctl deploy (in place, for these
 // addresses):
 //
 //	locked := server.Lock(t, dir+"/postgres")               // of PostgresServer

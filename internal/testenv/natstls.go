@@ -29,8 +29,8 @@ func FreeNATS(t testing.TB, n int) (addresses []string) {
 }
 
 // LockNATS starts the NATS servers of an installation (bctl deploy init --in-place), each with the
-// configuration in its folder, nats/HOST. What a test adds is a monitoring port, to know when it is
-// ready.
+// configuration in its folder, nats/HOST. A test adds only a monitoring port, to detect when the
+// server is ready.
 func LockNATS(t testing.TB, installation string) NATSNodes {
 	t.Helper()
 	path := natsServer.path(t)

@@ -22,8 +22,7 @@ var portClaims struct {
 	held []net.Listener
 }
 
-// FreePortPair returns a port such that the one so much above it is free as well, and claimed with
-// it.
+// FreePortPair returns a free port p such that p + above is free, too. It claims both.
 func FreePortPair(above int) (int, error) {
 	for range 50 {
 		port, err := FreePort()
@@ -51,8 +50,8 @@ func FreePort() (int, error) {
 	defer portClaims.Unlock()
 	for range 200 {
 		port := firstPort + rand.IntN(lastPort-firstPort+1)
-		// An abstract socket is a lock that leaves no file behind, and that a killed process lets
-		// go of.
+		// An abstract socket is a lock that leaves no file behind. It is released if the process is
+		// killed.
 		claim, err := net.Listen("unix", fmt.Sprintf("@bctl-testenv-port-%d", port))
 		if err != nil {
 			continue

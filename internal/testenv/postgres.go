@@ -21,7 +21,7 @@ import (
 // Postgres returns the DSN (postgres://…) of a fresh, empty database, which is dropped when the
 // test ends. It is in the server of TEST_POSTGRES_DSN, whose user must be allowed to create
 // databases, or in a private cluster that all tests of the binary share. Commits are not durable
-// there: a test that pulls the plug wants PostgresServer.
+// there: a test that crashes the server needs PostgresServer.
 func Postgres(t testing.TB) string {
 	t.Helper()
 	skipIfShort(t)
@@ -36,16 +36,15 @@ func Postgres(t testing.TB) string {
 	return newDatabase(t, dsn, "template1")
 }
 
-// ShiftClock shifts the clock that a database has for the connections that are made from now on: it
-// is as if the machines that use it were ahead by as much, where by is negative.
+// ShiftClock shifts the clock of a database for all later connections. With a negative by, the
+// clocks of its clients appear to be ahead.
 func ShiftClock(t testing.TB, dsn string, by time.Duration) {
 	t.Helper()
 	shiftClock(t, dsn, by, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = "+shiftedPath+"', current_database()); END $$")
 }
 
-// ShiftedClock returns a DSN for the same database whose connections have a shifted clock, as
-// ShiftClock has it: the machine that uses it is ahead by as much of the others, where by is
-// negative.
+// ShiftedClock returns a DSN for the same database whose connections have a shifted clock. With a
+// negative by, the clock of the client that uses this DSN appears to be ahead of the others.
 func ShiftedClock(t testing.TB, dsn string, by time.Duration) string {
 	t.Helper()
 	shiftClock(t, dsn, by)
@@ -59,7 +58,7 @@ func ShiftedClock(t testing.TB, dsn string, by time.Duration) string {
 	return address.String()
 }
 
-// shiftedPath finds what is shifted: what comes before pg_catalog is found before it.
+// shiftedPath is a search path with the shifted functions before those of pg_catalog.
 const shiftedPath = "shifted,public,pg_catalog"
 
 func shiftClock(t testing.TB, dsn string, by time.Duration, more ...string) {
@@ -76,8 +75,8 @@ func shiftClock(t testing.TB, dsn string, by time.Duration, more ...string) {
 	}
 }
 
-// PostgresCopy is Postgres with what a database that Postgres returned has. Nobody may be connected
-// to that.
+// PostgresCopy returns the DSN of a copy of a database that Postgres returned. No client may be
+// connected to the original.
 func PostgresCopy(t testing.TB, dsn string) string {
 	t.Helper()
 	address, err := url.Parse(dsn)
@@ -93,7 +92,7 @@ func PostgresCopy(t testing.TB, dsn string) string {
 // tidies up.
 var sharedCluster = sync.OnceValues(func() (*Cluster, error) { return OpenCluster(Fast) })
 
-// newDatabase makes a copy of the template in the server that dsn is a database of.
+// newDatabase makes a copy of the template in the server of dsn.
 func newDatabase(t testing.TB, dsn, template string) string {
 	t.Helper()
 	address, err := url.Parse(dsn)
@@ -179,8 +178,8 @@ func PostgresServer(t testing.TB) *ClusterServer {
 func (s *ClusterServer) DSN() string { return s.dsn }
 
 // Kill ends the server without a checkpoint: its next start recovers from the log, as after a
-// crash. It is SIGQUIT, because SIGKILL leaves backends that keep the next start from the shared
-// memory for a while.
+// crash. It sends SIGQUIT: after SIGKILL, backends remain, and the server cannot start while they
+// use the shared memory.
 func (s *ClusterServer) Kill() { s.cluster.process.stop(syscall.SIGQUIT) }
 
 // Stop ends the server cleanly, without waiting for its clients.

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Terminal is what a person looks at: a command that has TTY as its stdout shows there what it
-// shows on a terminal.
+// A Terminal emulates the terminal of a person. A command that has TTY as its stdout writes to it
+// as to a terminal.
 type Terminal struct {
 	TTY *os.File
 

@@ -12,9 +12,8 @@ import (
 	"strings"
 )
 
-// Put puts a section into the document at path: what is between the two
-// comments that have its name is replaced, and all else is left as it is. Where they are
-// not there, they go to the end.
+// Put puts a section into the document at path. It replaces the text between the two comments that
+// have the section's name, and changes nothing else. If the comments are missing, it appends them.
 func Put(path, name, section string) error {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -37,7 +36,7 @@ func Replace(document, name, section string) string {
 	return document + section
 }
 
-// WriteTable writes a table, the first row its head, with its columns in line.
+// WriteTable writes a table with aligned columns. The first row is its head.
 func WriteTable(w io.Writer, rows [][]string) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {

@@ -1,6 +1,6 @@
 // Package plot draws the figures of benchmarks as SVG: bars of one figure by
-// tool, and lines of figures over a size. A plot is text. The same figures give
-// the same text, and it is small enough to be kept beside a document.
+// tool, and lines of figures over a size. A plot is text: the same figures give the same text. It
+// is small enough to be kept beside a document.
 package plot
 
 import (

@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// EveryAllocation makes a Go program that is run with it in its environment
-// record each allocation, not one in so many bytes. It is slow.
+// EveryAllocation is an environment variable with which a Go program records each allocation, and
+// not only a sample. The program is slow then.
 const EveryAllocation = "GODEBUG=memprofilerate=1"
 
 // total is in the second line of what pprof prints:

@@ -4,8 +4,8 @@
 //
 //	go run -C e2e ./slowfs/cmd -stat 2ms -parallel 8 DIR MOUNTPOINT
 //
-// It reads orders from standard input, a line each, and answers each of them
-// with a line: "ok", an error, or, to "counters", a JSON object.
+// It reads orders from standard input, one per line, and answers each of them with one line: "ok",
+// an error, or, for "counters", a JSON object.
 //
 //	stat 5ms                     open, read and list likewise
 //	parallel 4

@@ -211,8 +211,8 @@ type HotWriter interface {
 	// EndOpen ends all open versions of a shard; last is the last snapshot that has them.
 	EndOpen(ctx context.Context, shard backup.ShardID, last backup.SnapshotNumber) error
 	// DropPlaces deletes the places in packs of the chunks whose ids begin with digit. A chunk with
-	// a copy in another pack keeps that place. What a list chunk without a place refers to is
-	// deleted, too.
+	// a copy in another pack keeps that place. The references of a list chunk that is left without
+	// a place are deleted, too.
 	DropPlaces(ctx context.Context, packs []int64, digit byte) error
 	// MovePlaces gives the places of chunks in pack from to pack to, which has none. ids are
 	// sorted. It ignores chunks without a place in from.

@@ -145,7 +145,7 @@ func (x *Index) ofNames(ctx context.Context, filerName, shardName string) (p pre
 }
 
 // inStates selects snapshots by their states; without any, all that are not forgotten. A forgotten
-// snapshot is Deleting, whatever its column state.
+// snapshot is Deleting, although its column state has another value.
 func inStates(states []backup.State) predicate.Snapshot {
 	if slices.Equal(states, []backup.State{backup.Running}) {
 		return running()

@@ -102,9 +102,9 @@ func (x *Index) forget(ctx context.Context, id backup.SnapshotID, by, reason str
 	})
 }
 
-// ForgetRemoved forgets a snapshot that has no objects in the store any more, because another state
-// of this index has forgotten and removed it. No hold or rule keeps it, because its content may be
-// gone. ForgetRemoved does nothing if the snapshot is forgotten already.
+// ForgetRemoved forgets a snapshot that has no objects in the store any more: the lost index, of
+// which this one is an older copy, had forgotten and removed it. No hold or rule keeps it, because
+// its content may be gone. ForgetRemoved does nothing if the snapshot is forgotten already.
 func (x *Index) ForgetRemoved(ctx context.Context, id backup.SnapshotID, by, reason string) error {
 	found, err := x.Snapshot(ctx, id)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 )
 
 // putLists stores what list chunks refer to. A list of lists is known only after the lists that it
-// refers to. So if a list is known, all chunks of its file are known, whatever the order of
-// messages. A list always refers to the same chunks.
+// refers to. So if a list is known, all chunks of its file are known, in any order of messages. A
+// list always refers to the same chunks.
 func (a *application) putLists(ctx context.Context) error {
 	var below []backup.ChunkID
 	for i, r := range a.results {

@@ -13,7 +13,8 @@ import (
 
 const (
 	selectLocks = `SELECT name, locked_until FROM object_locks`
-	// A stale record that was never amended is the first one: its base is that of the snapshot.
+	// A stale record that was never amended has sequence 0, and is omitted: its base is that of the
+	// snapshot.
 	selectAmendments = `SELECT snapshot, sequence, base FROM amendments WHERE sequence > 0`
 	newestCatalog    = `SELECT coalesce(max(sequence), 0) FROM catalogs`
 	notePackLock     = `UPDATE packs SET locked_until = $2 WHERE locked_until < $2 AND {id in $1}`

@@ -18,7 +18,7 @@ const patchShare = 4
 // A version that replaces another one is stored as a patch of the newest version that is no patch
 // itself. So at most one more row is read for each row. If the patch would be too large, or there
 // is no such version from before this snapshot, the listing is stored whole, as a patch without a
-// base: its plain form is the same whatever the version of zstd, and segments have patches of plain
+// base. Its plain form is the same in every version of zstd, and segments have patches of plain
 // listings.
 func (tx *Tx) preparePages(ctx context.Context, rows []PageRow) ([]PageRow, error) {
 	kept := rows[:0]

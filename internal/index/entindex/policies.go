@@ -91,7 +91,8 @@ func (x *Index) SetPolicy(ctx context.Context, p backup.Policy, by string) (set 
 	return set, nil
 }
 
-// setPolicy fails with errRaced if the log would not have what the policy was.
+// setPolicy fails with errRaced if another transaction has created the policy meanwhile, because
+// the log would then lack its earlier settings.
 func (tx *Tx) setPolicy(ctx context.Context, name, by string, args []any) (set backup.Policy, err error) {
 	found, err := tx.count(ctx, `SELECT count(*) FROM policies WHERE name = $1`, name)
 	if err != nil {
@@ -140,8 +141,9 @@ func (x *Index) ListPolicies(ctx context.Context) ([]backup.Policy, error) {
 // errRaced reports that another transaction has created the policy in the meantime.
 var errRaced = errors.New("created by another transaction")
 
-// logPolicy notes in the log what change does to a policy, if it changes what decides what is kept.
-// The database writes the settings (Dialect.LoggedPolicy), and so can check the entry.
+// logPolicy calls change, which changes a policy. If that changes a setting on which it depends
+// what is kept, logPolicy notes the old and the new settings in the log. The database writes the
+// settings (Dialect.LoggedPolicy), and so can check the entry.
 func (tx *Tx) logPolicy(ctx context.Context, name, by string, change func() error) error {
 	look := func() (string, error) {
 		found, err := listOf(ctx, tx.Each, `SELECT `+tx.LoggedPolicy+` FROM policies WHERE name = $1 {for update}`, []any{name}, oneColumn[string])

@@ -163,8 +163,8 @@ func (g *purging) load(ctx context.Context) (err error) {
 	return g.tx.Each(ctx, "SELECT "+migrations.WritesPatches, nil, func(scan func(...any) error) error { return scan(&g.patches) })
 }
 
-// each calls do for the committed snapshots that have a version, of those from which the path is
-// removed.
+// each calls do for the committed snapshots from first to last from which the path is removed.
+// These snapshots share one version of a page.
 func (g *purging) each(first, last backup.SnapshotNumber, do func(s *purgedSnapshot)) {
 	first = max(first, g.from)
 	at, _ := slices.BinarySearchFunc(g.snapshots, first, func(s *purgedSnapshot, n backup.SnapshotNumber) int {
@@ -313,9 +313,9 @@ INSERT INTO amendments (snapshot, sequence, base, stale) VALUES ($1, 0, NULL, tr
 ON CONFLICT (snapshot) DO UPDATE SET stale = true`
 
 // writeSnapshots writes the new state of the snapshots, and notes which records are stale. These
-// are all that are based, directly or not, on a segment that may have the path: so each kept
-// snapshot is based on the kept one before it afterwards, and no segment of a forgotten one is
-// needed.
+// are the records of all snapshots that are based, directly or not, on a segment that may have the
+// path. After they are written again, each kept snapshot is based on the kept one before it, and no
+// segment of a forgotten one is needed.
 func (g *purging) writeSnapshots(ctx context.Context) error {
 	newest := uuid.UUID{}
 	for _, s := range g.snapshots {

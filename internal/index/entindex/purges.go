@@ -253,7 +253,7 @@ func (x *Index) Amend(ctx context.Context, a index.Amendment) error {
 		if err := tx.exec(ctx, putAmendment, uuid.UUID(a.ID), a.Sequence, base); err != nil {
 			return err
 		}
-		// What is noted of locks is that of the record and the segment that are replaced.
+		// The noted locks are those of the record and the segment that are replaced.
 		if err := tx.dropLocks(ctx, a.ID); err != nil {
 			return err
 		}

@@ -124,8 +124,8 @@ WHERE h.last_number > h.last_good_number AND (
 	WHERE s.shard_id = h.id AND s.number > h.last_good_number AND s.state = 'committed' AND s.forgotten IS NULL AND s.bad <> ''
 	LIMIT 1) = 1`
 
-// endedNotGood returns what ended without a good snapshot. The number of a shard's last snapshot,
-// and that of its last good one, bound the search to shards of which something has.
+// endedNotGood describes the ended snapshots that are not good. It searches only shards whose last
+// snapshot has a higher number than their last good one.
 func (x *Index) endedNotGood(ctx context.Context) (notGood, error) {
 	failed, err := mapOf[int64, time.Time](ctx, x.query, newestFailed)
 	if err != nil {

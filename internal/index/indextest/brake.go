@@ -102,7 +102,7 @@ func testBrakeOfShards(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("%+v", s)
 	}
 	f.wantStop(of(10, ids[:6]...), false)
-	// What comes on top is a small deletion of its own. The stop stays as it was shown.
+	// The seventh snapshot is a small deletion of its own. The stop stays as it was shown.
 	if again := f.wantStop(of(10, ids[:7]...), false); again.ID != s.ID || len(again.Snapshots) != 6 {
 		t.Fatalf("%+v", again)
 	}
@@ -235,7 +235,7 @@ func testBrakeOfPurges(t *testing.T, fresh func(testing.TB) Database) {
 	f.wantStops(2)
 }
 
-// What was deleted within a day counts, except for what was confirmed. So many small deletions are
+// Deletions within a day count, except for those that were confirmed. So many small deletions are
 // stopped, too.
 func testBrakeWindow(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)

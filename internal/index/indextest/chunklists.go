@@ -92,8 +92,8 @@ func (f *fixture) literal(id backup.ChunkID) string {
 	return "x'" + id.String() + "'"
 }
 
-// If a list of lists is known, the lists that it refers to are known: otherwise it is refused,
-// whatever the order of messages.
+// If a list of lists is known, the lists that it refers to are known: otherwise it is refused, in
+// any order of messages.
 func testNestedLists(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s, batches := f.batchesOf("a", "b", "c")

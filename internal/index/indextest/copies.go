@@ -67,7 +67,7 @@ func refusal(fate string) error {
 	return map[string]error{lives: nil, condemned: index.ErrCondemned, gone: index.ErrPackUnknown}[fate]
 }
 
-// Two readers store the same chunk, in two packs. Whatever the fates of the packs, the chunk is
+// Two readers store the same chunk, in two packs. For all fates of the two packs, the chunk is
 // found in a live pack if there is one. A batch is never refused for a place that was found, and
 // restore still finds a chunk that is only in a condemned pack (I1, I6).
 func testChunkCopies(t *testing.T, fresh func(testing.TB) Database) {

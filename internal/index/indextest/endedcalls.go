@@ -10,8 +10,8 @@ import (
 )
 
 // testEndedCalls makes 50 calls that write, and ends the context of each at a later moment, up to
-// twice the usual duration. The error of an ended call is that of its context, whatever the call
-// was doing, and the next call works.
+// twice the usual duration. The error of an ended call is always that of its context, and the next
+// call works.
 func testEndedCalls(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	begin := func(ctx context.Context) error {

@@ -76,10 +76,10 @@ func (m *shardModel) after(a *action) (next, begun model) {
 }
 
 // testHistories takes snapshots of shards, in all possible histories of four: each snapshot finds
-// one of a few sets of changes, and is committed or fails. Whatever the order, committed snapshots
-// keep their content, the next snapshot begins with the content of the last committed one, the sets
-// of pages add up (commit checks that), and content of failed snapshots is kept. make test-long
-// runs more of them than other targets, and make test-exhaustive all.
+// one of a few sets of changes, and is committed or fails. In every order, committed snapshots keep
+// their content, the next snapshot begins with the content of the last committed one, the sets of
+// pages add up (commit checks that), and content of failed snapshots is kept. make test-long runs
+// more of them than other targets, and make test-exhaustive all.
 func testHistories(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	every := 23

@@ -83,7 +83,7 @@ func testInterrupted(t *testing.T, fresh func(testing.TB) Database) {
 	f.wantInterrupted("a of 3", "-", "b of 3", "-", "-")
 
 	// The next snapshot's work is marked, the snapshot works with its own pages, and it leaves its
-	// pages in place of the earlier ones. Its number-1 is that of the failed one.
+	// pages in place of the earlier ones. The failed one has its number minus 1.
 	s = f.begin()
 	tasks, _ = f.wantJobs(s, true)
 	r = SliceOf(tasks[0])

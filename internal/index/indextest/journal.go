@@ -272,8 +272,7 @@ func walkCounted(f *fixture, s backup.Snapshot, counts backup.Counts) {
 	f.accept(index.Result{Slice: slice})
 }
 
-// The fields that are compared for a file to count as unchanged are those of the filer's settings
-// when the snapshot began.
+// A snapshot compares the attributes that the filer's setting named when the snapshot began.
 func testCompare(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	filer := f.addFiler(backup.Filer{Name: "nas", Compare: backup.CompareMtime})
@@ -320,8 +319,8 @@ func testShardKeys(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// The pages of a subtree in a base, and all pages with their digests, before a snapshot is
-// committed and after.
+// testSubtree reads the pages of a subtree in a base, and all changes with their digests, before
+// and after the commit of a snapshot.
 func testSubtree(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	second := pageOf("a", "a2")

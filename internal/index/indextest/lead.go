@@ -24,7 +24,7 @@ func (f *fixture) lead(role, holder string, ttl time.Duration, want bool) index.
 	return term
 }
 
-// wantLeaders wants these leaders, as "role holder", to be known.
+// wantLeaders checks that the index knows exactly these leaders, each as "role holder".
 func (f *fixture) wantLeaders(want ...string) {
 	f.Helper()
 	leaders, err := f.x.Leaders(f.ctx)
@@ -41,8 +41,8 @@ func (f *fixture) wantLeaders(want ...string) {
 	}
 }
 
-// Terms and leases that end later than any can be granted come from a clock that was ahead. They
-// count as over.
+// If a term or lease ends later than any that can be granted now, its end comes from a clock that
+// was ahead. It counts as over.
 func testClockWasAhead(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	first := f.lead("keeper", "a", time.Hour, true)
@@ -69,7 +69,7 @@ func testClockWasAhead(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("%d claimed next year, want all of the work", work)
 	}
 	if n, err := f.x.ExpireFuture(f.ctx, 400*24*time.Hour, f.now); err != nil || n != 0 || claim(f.now) != 0 {
-		t.Errorf("%d leases ended, %v; want none: there is none so late", n, err)
+		t.Errorf("%d leases ended, %v; want none: no lease ends so late", n, err)
 	}
 	if n, err := f.x.ExpireFuture(f.ctx, 24*time.Hour, f.now); err != nil || n != work {
 		t.Errorf("%d leases ended, %v; want all %d", n, err, work)

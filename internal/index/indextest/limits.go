@@ -136,8 +136,8 @@ func testByteShares(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// Batches that are read already share a limit that changes: a lower one by their number, also where
-// it allows fewer.
+// If a limit changes, the batches that are being read share the new one. They share a lower one by
+// their number, even if it allows fewer batches.
 func testChangedByteShares(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	other := f.addFiler(backup.Filer{Name: "other", Limits: backup.Limits{ReadBytesPerSecond: 7000}})

@@ -8,7 +8,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// Locks are noted, and no lock is brought forward.
+// Locks are noted, and the noted end of a lock never becomes earlier.
 func testLocks(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s, _ := f.batchesOf("a")

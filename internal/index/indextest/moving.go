@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// Packs move to a planned object as copies without some of their frames. What relies on a pack as
-// it was is refused, and chunks in the frames that remain are found at the copy.
+// Packs move to a planned object as copies without some of their frames. A result that relies on
+// the pack as it was is refused, and chunks in the frames that remain are found at the copy.
 func testMove(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s, batches := f.batchesOf("a", "b", "c")
@@ -113,8 +113,8 @@ func (f *fixture) wantFrames(row int64, want ...uint32) {
 	f.Fatalf("pack %d does not have frames of %d bytes", row, want)
 }
 
-// A pack that is condemned and acquitted keeps its places, whatever was stored meanwhile: a batch
-// that relies on it may have been under way all the time.
+// A pack that is condemned and acquitted keeps its places, although other packs were stored
+// meanwhile: a batch that relies on it may have been under way all the time.
 func testAcquitted(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s, batches := f.batchesOf("a")

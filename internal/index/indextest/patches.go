@@ -159,8 +159,8 @@ func testPatchesOfNothing(t *testing.T, fresh func(testing.TB) Database) {
 	f.wantRows("pages WHERE base >= first_snapshot", 0)
 }
 
-// A version of which a needed one is a patch stays until that one goes, in whatever order snapshots
-// are forgotten.
+// A base stays while a needed version is a patch of it, in any order in which snapshots are
+// forgotten.
 func testPatchesNeedTheirBases(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	var snapshots []backup.Snapshot
@@ -190,7 +190,7 @@ func testPatchesNeedTheirBases(t *testing.T, fresh func(testing.TB) Database) {
 	f.wantRows("pages", 3) // the base, and two patches of it
 	f.wantPage(snapshots[3], version(3))
 
-	// What the base refers to is not needed by it.
+	// A base that no snapshot needs does not keep its chunks.
 	var listings int
 	for data, err := range f.x.References(f.ctx, f.shard.ID, 0, []backup.SnapshotNumber{snapshots[3].Number, snapshots[4].Number}) {
 		f.must(err)
@@ -252,7 +252,7 @@ func testPatchesOfDamagedPages(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// What a failed snapshot has left as patches is found, and keeps its base.
+// The patches that a failed snapshot has left are found, and keep their base.
 func testPatchesOfInterruptedPages(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	first := f.commitRecorded(pageOfFiles("d", 1))

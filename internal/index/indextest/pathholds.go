@@ -112,7 +112,7 @@ func (h *heldHistory) see() {
 	}
 }
 
-// held returns whether a hold keeps the snapshot at a position of those that are left.
+// held reports whether a hold keeps the snapshot h.snapshots[at].
 func (h *heldHistory) held(at int) bool {
 	for _, path := range h.paths {
 		version := h.trees[h.snapshots[at].ID].version(path)

@@ -10,8 +10,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// The log has each change of what policies keep: the rules, and what else decides about them,
-// before and after. Other changes are no entries.
+// The log has each change to the settings of a policy that decide what is kept, with the settings
+// before and after. It has no other changes of policies.
 func testPoliciesAreLogged(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	p := backup.Policy{Name: "it's nightly", Schedule: "0 3 * * *", Retention: backup.Retention{Daily: 30, Tags: [][]string{{"legal", `a"b`}}}}

@@ -52,8 +52,8 @@ func testPrunes(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// What a pruner has to do: each event by which something may become free changes the state, and no
-// other does.
+// Each event by which something may become free changes the state of the work for pruners, and no
+// other event does.
 func testPruneWork(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	last := index.PruneState{}
@@ -126,8 +126,8 @@ func testPruneWork(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// A sequence of a catalog is used once, whatever the store has. Old catalogs are forgotten, but
-// never the newest.
+// Each sequence number of a catalog is used once, for any newest catalog in the store. Old catalogs
+// are forgotten, but never the newest.
 func testCatalogNumbers(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	next := func(newest, want int64) {

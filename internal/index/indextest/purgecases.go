@@ -11,7 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// What keeps a purge from beginning.
+// testPurgeRefused tests each state that keeps a purge from beginning.
 func testPurgeRefused(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	has := tree{purgedName: 1, "dir/kept": 1}

@@ -175,7 +175,7 @@ func (f *fixture) readTree(s backup.Snapshot) (tree, []string) {
 	return t, names
 }
 
-// randomTree changes a tree at random. What is purged is a file, a directory, or not there.
+// randomTree changes a tree at random. The purged path is then a file, a directory, or absent.
 func randomTree(r *rand.Rand, t tree) tree {
 	t = t.without()
 	for i := range 14 {

@@ -9,9 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/testenv"
 )
 
-// All times that the index stores are of the database's clock, whatever the clock of the process:
-// here the process is five minutes ahead. Neither the duration of a backup nor that of a lease is
-// affected.
+// All times that the index stores are of the database's clock. Here the clock of the process is
+// five minutes ahead. Neither the duration of a backup nor that of a lease is affected.
 func TestTimesAreOfTheDatabase(t *testing.T) {
 	dsn := testenv.Postgres(t)
 	const ahead = 5 * time.Minute

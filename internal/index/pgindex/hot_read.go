@@ -13,11 +13,11 @@ import (
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
-// Whether a statement is planned once per connection, or for each execution. A plan that was made
-// for a small table stays until Postgres has analyzed the table again, some minutes after it has
-// grown. Until then it would read the whole table. Statements on tables that are small for long and
-// then suddenly large (interrupted_pages, chunk_copies, chunk_lists, and the tables of open work)
-// are therefore planned for each execution.
+// These modes determine whether a statement is planned once per connection, or for each execution.
+// A plan that was made for a small table stays until Postgres has analyzed the table again, some
+// minutes after it has grown. Until then it would read the whole table. Statements on tables that
+// are small for long and then suddenly large (interrupted_pages, chunk_copies, chunk_lists, and the
+// tables of open work) are therefore planned for each execution.
 const (
 	keepPlan = pgx.QueryExecModeCacheStatement
 	planAnew = pgx.QueryExecModeCacheDescribe

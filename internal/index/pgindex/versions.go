@@ -108,7 +108,7 @@ func (w hotWriter) Lists(ctx context.Context, lists []backup.ChunkID) ([]backup.
 	})
 }
 
-// What one of two snapshots, $2 and the later $3, has and the other has not.
+// These conditions select the versions that only one of two snapshots has: $2, and the later $3.
 const (
 	addedSince = " WHERE pages.shard = $1 AND pages.first_snapshot > $2 AND pages.first_snapshot <= $3 AND (pages.last_snapshot IS NULL OR pages.last_snapshot >= $3)"
 	endedSince = " WHERE shard = $1 AND last_snapshot >= $2 AND last_snapshot < $3 AND first_snapshot <= $2"

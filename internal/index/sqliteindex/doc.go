@@ -17,13 +17,13 @@
 // This is enough for the following reason. The log is one file, in the order of commits, and the
 // checksum of each of its frames covers all frames before it. So a power failure can only remove
 // its tail: the newest commits, never one from the middle, and never half of one. The sync of a
-// FULL commit is an fsync of that file, whichever process wrote to it, so it makes everything
-// before it durable too. Before the log is copied into the database and restarted (a checkpoint),
-// NORMAL syncs it as well, and the database after that. Under NORMAL, a power failure can therefore
-// undo Apply only for a snapshot that was not committed yet: its tasks are open again and are
-// repeated (I2), and packs that it had registered are orphans. What is never lost: the content of a
-// committed snapshot, the condemned state of a pack, and the begin and failure of a snapshot. A
-// process that crashes loses nothing in either mode, because the log is in the kernel by then.
+// FULL commit is an fsync of that file. So it also makes everything before it durable, from all
+// processes. Before the log is copied into the database and restarted (a checkpoint), NORMAL syncs
+// it as well, and the database after that. Under NORMAL, a power failure can therefore undo Apply
+// only for a snapshot that was not committed yet: its tasks are open again and are repeated (I2),
+// and packs that it had registered are orphans. Never lost are the content of a committed snapshot,
+// the condemned state of a pack, and the begin and failure of a snapshot. A process that crashes
+// loses nothing in either mode, because the log is in the kernel by then.
 //
 // # Failures
 //

@@ -27,7 +27,7 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// Only the owner may read the index, whatever the name of its path.
+// Only the owner may read the index, even if its path has odd characters.
 func TestFileMode(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a name? with #100% odd\xff bytes&mode=memory")
 	x := open(t, path)

@@ -139,8 +139,8 @@ func (b *backend) readPlaces(ctx context.Context, query string, args []any, batc
 	return send()
 }
 
-// idRange returns the least id with the first byte from, and what comes after all ids with a first
-// byte below to.
+// idRange returns the range of the ids whose first byte is at least from and less than to. first is
+// in the range, and end is not.
 func idRange(from, to int) (first, end []byte) {
 	if to < 256 {
 		return []byte{byte(from)}, []byte{byte(to)}
@@ -198,7 +198,7 @@ const dropIncomplete = "DELETE FROM chunk_lists WHERE NOT EXISTS (SELECT 1 FROM 
 // DropLists implements entindex.HotWriter.
 func (w hotWriter) DropLists(ctx context.Context) (int64, error) { return w.exec(ctx, dropIncomplete) }
 
-// These statements drop patches first, and then versions of which nothing else is a patch.
+// These statements drop patches first, and then versions of which no other version is a patch.
 const (
 	dropPatches  = "DELETE FROM pages INDEXED BY pages_last WHERE shard = ?1 AND last_snapshot IS NOT NULL AND last_snapshot < ?3 AND last_snapshot >= ?4 AND first_snapshot > ?2 AND base IS NOT NULL"
 	dropVersions = "DELETE FROM pages INDEXED BY pages_last WHERE shard = ?1 AND last_snapshot IS NOT NULL AND last_snapshot < ?3 AND last_snapshot >= ?4 AND first_snapshot > ?2" +

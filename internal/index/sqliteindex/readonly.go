@@ -73,8 +73,8 @@ func (b *backend) openStill(ctx context.Context) error {
 	if err := b.holdStill(); err != nil {
 		return err
 	}
-	// Without the readers' cache size: the driver sets that first, which is too early for the
-	// locking mode.
+	// The cache size of the readers is omitted: the driver would set it before the locking mode,
+	// and that is too early.
 	const inMemory = "mode=ro&_pragma=temp_store(MEMORY)&"
 	_, err := os.Stat(b.path + "-wal")
 	if errors.Is(err, fs.ErrNotExist) {

@@ -164,8 +164,8 @@ func (h *Process) Usable(ctx context.Context, name string) error {
 	return check(ctx)
 }
 
-// late adds to the error of a check that was cancelled for want of time that it was. The error may
-// have the cause, such as a refused connection.
+// late returns errTooLate with the error of the check that was cancelled. That error may name the
+// cause, such as a refused connection.
 func late(err error) error {
 	switch {
 	case !errors.Is(err, context.DeadlineExceeded):

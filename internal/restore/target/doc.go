@@ -3,8 +3,8 @@
 //
 // # Confinement (I10)
 //
-// A snapshot may be hostile, and so may whatever exists at the target. Nothing here acts outside
-// the directory that Open was given:
+// A snapshot may be hostile, and so may the entries that exist at the target. Nothing here acts
+// outside the directory that Open was given:
 //
 //   - Directories are opened relative to the target's descriptor with
 //     openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS), or component by

@@ -129,7 +129,7 @@ func TestInheritedAttributes(t *testing.T) {
 	}
 }
 
-// Files get their mode whatever the umask is, and never have a right before that they will not have
+// Files get their mode under any umask. Before that, they never have a right that they do not have
 // in the end.
 func TestModes(t *testing.T) {
 	r, path := open(t, true)
@@ -162,7 +162,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// Special files get their mode whatever the umask is.
+// Special files get their mode under any umask.
 func TestModesOfSpecialFiles(t *testing.T) {
 	r, path := open(t, true)
 	d, err := r.Dir("")

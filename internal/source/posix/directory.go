@@ -170,13 +170,14 @@ func (d *directory) stat(s *scratch, r record, e *backup.Entry) (op string, err 
 	return "", nil
 }
 
-// mountRoot reports whether st is that of a mount point, and whether the kernel reports that (5.8).
+// mountRoot reports whether the kernel marks mount points (since Linux 5.8), and whether st is
+// marked as one.
 func (t *tree) mountRoot(st *unix.Statx_t) (known, is bool) {
 	known = st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 && !t.noMountRoot
 	return known, known && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
-// readTarget reads the target of a symlink, which is no longer than a path.
+// readTarget reads the target of a symlink, whose length is at most that of a path.
 func readTarget(s *scratch, dir int, name *byte) (string, syscall.Errno) {
 	n, errno := readlinkat(dir, name, s.path[:])
 	if errno != 0 {

@@ -18,7 +18,7 @@ import (
 type fileSystem struct {
 	name    string
 	network bool // on another machine
-	lasting bool // f_fsid is permanent, whichever device the file system is on
+	lasting bool // f_fsid is permanent, even on another device
 }
 
 var fileSystems = map[uint32]fileSystem{

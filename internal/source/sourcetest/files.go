@@ -132,8 +132,8 @@ func (s *suite) statSeesChange(t *testing.T, dir string, d source.Directory) {
 	}
 }
 
-// Extents, at whatever offsets the file was written, cover everything that is not zero. The ranges
-// between them are zero.
+// Extents cover everything that is not zero, at any offsets at which the file was written. The
+// ranges between them are zero.
 func (s *suite) testExtents(t *testing.T) {
 	dir, tree := s.tree(t)
 	spec := treetest.Tree{

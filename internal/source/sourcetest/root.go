@@ -20,8 +20,8 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// The root of a tree is the same each time it is opened, whatever changes in it, and differs from
-// every other.
+// The root of a tree is the same each time it is opened, even if the tree has changed. It differs
+// from every other root.
 func (s *suite) testRoot(t *testing.T) {
 	dir, tree := s.tree(t)
 	root := tree.Root()

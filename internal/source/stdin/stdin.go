@@ -87,6 +87,6 @@ type tree struct {
 	url string
 }
 
-// Root implements source.Tree. All streams of one name are the same tree, whichever directory one
-// is copied to.
+// Root implements source.Tree. All streams of one name are the same tree, even if each is copied to
+// another directory.
 func (t tree) Root() backup.Root { return backup.Root{FileSystem: "stdin", ID: t.url} }

@@ -165,8 +165,9 @@ func saysLocked(response minio.ErrorResponse) bool {
 	return strings.Contains(text, "object lock") || strings.Contains(text, "worm protected")
 }
 
-// withStatus adds to the error of one object, which is only a code in the answer to the request,
-// the status that the code has as the answer to a request of its own.
+// withStatus adds an HTTP status to the error of one object, which has only a code in the answer to
+// a request for many objects. It is the status with which S3 answers a request for one object with
+// this code.
 func withStatus(err error) error {
 	response, ok := errors.AsType[minio.ErrorResponse](err)
 	if !ok || response.StatusCode != 0 {

@@ -26,8 +26,8 @@ func lockedBucket(t *testing.T, server *testenv.S3Server, mode store.LockMode) O
 	return o
 }
 
-// A new object is locked, and the lock can be extended and not shortened. What the store cannot
-// lock is refused.
+// A new object is locked. The lock can be extended, but not shortened. A lock that the store cannot
+// set is refused.
 func TestLocks(t *testing.T) {
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
 		for _, mode := range []store.LockMode{store.Governance, store.Compliance} {

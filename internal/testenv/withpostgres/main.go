@@ -1,6 +1,6 @@
 // Command withpostgres runs a command with TEST_POSTGRES_DSN naming a private Postgres server,
-// which it removes when the command ends. All test binaries of a run then share one server. An own
-// TEST_POSTGRES_DSN is left alone.
+// which it removes when the command ends. All test binaries of a run then share one server. If
+// TEST_POSTGRES_DSN is set already, it is not changed.
 //
 //	go run ./internal/testenv/withpostgres go test ./...
 package main
@@ -29,7 +29,7 @@ func run(arguments []string) (status int, err error) {
 	if len(arguments) == 0 {
 		return 2, errors.New("usage: withpostgres COMMAND [ARGUMENT…]")
 	}
-	// An interrupt ends the command, and then us: the server must not outlive the run.
+	// An interrupt ends the command, and then this process: the server must not outlive the run.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 

@@ -52,8 +52,9 @@ func oddValues() []string {
 	}
 }
 
-// What the index would refuse is refused when the file is read, with its line; what is not refused
-// can be applied, and then nothing is left to change. It tries odd values for every setting.
+// A value that the index would refuse is refused when the file is read, with its line. All other
+// values can be applied, and then nothing is left to change. The test tries odd values for every
+// setting.
 func TestOddSettingsAreRefusedBeforeAnythingIsChanged(t *testing.T) {
 	idx, err := sqliteindex.Open(t.Context(), filepath.Join(t.TempDir(), "index.db"))
 	if err != nil {

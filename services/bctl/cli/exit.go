@@ -58,7 +58,7 @@ func (a *app) exit(ctx context.Context, err error) int {
 	if err == nil {
 		return exitDone
 	}
-	// If the context ended because of a signal, the signal is the reason for whatever failed.
+	// If the context ended because of a signal, the signal is the cause of every failure.
 	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), process.ErrInterrupted) {
 		err = errors.Join(process.ErrInterrupted, err)
 	}

@@ -42,7 +42,8 @@ type rebuild struct {
 	// directories is incomplete.
 	damaged int
 	amended int // snapshots whose records a purge has amended since
-	// What was forgotten and removed after the copy was written: it is forgotten again.
+	// removed has the snapshots that were forgotten and removed after the copy was written. They
+	// are forgotten again.
 	removed []backup.Snapshot
 }
 

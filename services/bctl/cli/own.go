@@ -18,9 +18,9 @@ import (
 	"github.com/bctl/bctl/internal/source/posix"
 )
 
-// A backup excludes the repository's own files if they are in the tree: the repository would be
-// backed up into itself, and grow with each backup. A restore neither overwrites nor deletes them,
-// nor the files without which the repository cannot be used.
+// A backup excludes the repository's own files if they are in the tree. Otherwise, the repository
+// would be backed up into itself, and grow with each backup. A restore neither overwrites nor
+// deletes them, nor the files without which the repository cannot be used.
 
 // ownPaths returns the paths on this machine that hold the repository.
 func ownPaths(c *config.Config) []string {
@@ -65,8 +65,8 @@ func (a *app) keptPaths(id backup.RepositoryID) ([]string, error) {
 	return append(all, links...), err
 }
 
-// everyPath returns all symlink-free paths of the files and directories at paths, or of parts of
-// them, including those through bind mounts.
+// everyPath returns all paths without symlinks that lead to the files and directories at paths, or
+// to parts of these. Some of them may lead through bind mounts.
 func everyPath(paths []string) (all []string, err error) {
 	for _, path := range paths {
 		whole, err := realPath(path)
@@ -111,7 +111,8 @@ func leftOut(paths []string, root string) (own []string, err error) {
 	return own, nil
 }
 
-// inodesOf returns the inodes of the files at paths, and of symlinks at their ends.
+// inodesOf returns the inodes of the files at paths. If a path is a symlink, it also returns the
+// inode of the symlink.
 func inodesOf(paths []string) map[restore.Inode]struct{} {
 	inodes := make(map[restore.Inode]struct{})
 	var st unix.Stat_t
@@ -125,9 +126,9 @@ func inodesOf(paths []string) map[restore.Inode]struct{} {
 	return inodes
 }
 
-// placesWithin returns the positions of path below root, whatever the names of the two: "." if it
-// is root itself. There are several if a directory above root is mounted in it. path is absolute;
-// neither needs to exist.
+// placesWithin returns the positions of path below root, by inode and not by name: "." if it is
+// root itself. There are several if a directory above root is also mounted below root. path is
+// absolute; neither needs to exist.
 func placesWithin(root, path string) (places []string, err error) {
 	top, err := os.Stat(root)
 	if errors.Is(err, fs.ErrNotExist) {

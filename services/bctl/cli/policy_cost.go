@@ -44,8 +44,8 @@ func storedPacks(ctx context.Context, i index.Index) (stored int64, err error) {
 // it has now, and those that the backups of the measured shards add.
 func (s *simulation) most() int64 { return s.stored + s.total.added }
 
-// cost returns the cost of the year, at most. In each month, the mean of the bytes at its beginning
-// and at its end is paid.
+// cost returns the maximum cost of the year. Each month costs the mean of the bytes at its
+// beginning and at its end.
 func (s *simulation) cost() float64 {
 	cost, bytes := 0.0, float64(s.stored)
 	for _, m := range s.months {

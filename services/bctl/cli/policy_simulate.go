@@ -51,7 +51,7 @@ end, in units of 10⁹ bytes. Requests and traffic are not in it.`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completeArgs(a.policyNames),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			// A wrong flag is an error whatever the policy is.
+			// A wrong flag is an error for every policy.
 			if err := keep.apply(cmd.Flags().Changed, &backup.Retention{}); err != nil {
 				return err
 			}

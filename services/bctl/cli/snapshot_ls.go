@@ -142,7 +142,7 @@ func snapshotLines(found []*backup.Snapshot, now time.Time, held heldBy, width i
 // find returns the wanted snapshots, and whether there are more of them than the limit.
 func (c *snapshotLs) find(ctx context.Context, i index.Catalog, states stateFilter) (found []backup.Snapshot, more bool, err error) {
 	f := index.SnapshotFilter{Filer: c.which.filer, Shard: c.which.shard, Since: c.since, States: states.indexed()}
-	// What the index does not filter is filtered here, before the limit.
+	// The conditions that the index does not filter by are applied here, before the limit.
 	if c.limit > 0 && !states.tellsApart() && len(c.tags) == 0 && c.path == "" && c.latest == 0 {
 		f.Limit = c.limit + 1 // one more, to detect that there are more
 	}

@@ -85,9 +85,9 @@ func (p *inProgress) compare(before []*overview, now time.Time) {
 	}, true}
 }
 
-// left estimates the remaining time of a snapshot: that of the walk, or of reading, whichever takes
-// longer, at the present speeds. How many files there are is known from the previous snapshot until
-// the walk is done; how many batches, from the share of the files that is walked.
+// left estimates the remaining time of a snapshot at the present speeds: the longer of that of the
+// walk and that of reading. How many files there are is known from the previous snapshot until the
+// walk is done; how many batches, from the share of the files that is walked.
 func (p *inProgress) left() (time.Duration, bool) {
 	if p.State == interrupted || p.isStalled() || p.still || p.at.Sub(p.Started) < leastAge {
 		return 0, false

@@ -84,7 +84,8 @@ var progressTable = table[*inProgress]{
 	{name: "ERRORS", text: func(p *inProgress) string { return humanize.Comma(p.Counts.Errors) }, right: true, leave: 9},
 }
 
-// usefulPath is the width that a shortened path has while columns can be omitted instead.
+// usefulPath is the minimum width of a shortened path. Columns are omitted before a path becomes
+// shorter.
 const usefulPath = 16
 
 func (p *inProgress) filesText() string {

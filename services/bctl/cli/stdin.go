@@ -15,7 +15,7 @@ import (
 	"github.com/bctl/bctl/services/bctl/open"
 )
 
-// A stream is the standard input as what to back up: a shard with one file.
+// A stream is the standard input that is backed up, as a shard with one file.
 type stream struct {
 	wanted bool
 	name   string // of the file

@@ -203,7 +203,7 @@ func TestEmptyNamesAreRefused(t *testing.T) {
 	}
 }
 
-// What only the index refuses is a wrong use, too, whichever command sets it.
+// A value that only the index refuses is a wrong use, too, in every command that sets it.
 func TestWhatTheIndexRefusesIsAWrongUse(t *testing.T) {
 	env := map[string]string{"BCTL_REPO": filepath.Join(t.TempDir(), "repo"), "HOME": t.TempDir()}
 	for _, args := range [][]string{{"init"}, {"filer", "add", "x"}, {"shard", "add", "x", "/x"}, {"policy", "set", "p", "--schedule", "@daily"}} {

@@ -33,8 +33,7 @@ func (s blindSource) Open(ctx context.Context, _ string) (source.Tree, error) {
 }
 
 // In a fleet one walker and one reader of two are blind. A committed snapshot has all files
-// nevertheless, whichever workers took the work, and no problem is reported for files that only
-// these workers do not see.
+// nevertheless, and no problem is reported for files that only these workers do not see.
 func TestBlindWorkersAmongOthers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("what a blind worker hands back waits for seconds")

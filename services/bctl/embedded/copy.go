@@ -24,8 +24,8 @@ import (
 
 // A repository on one machine has its index in one file, on one disk. So the store gets a copy of
 // it after each backup that changed anything. The store keeps the newest keptCopies complete
-// copies, the older of them in case the newer is damaged, and the last sound copy, because damage
-// to the file itself is copied too.
+// copies: the older one is used if the newer one is damaged. It also keeps the last sound copy,
+// because damage to the file itself is copied, too.
 const keptCopies = 2
 
 // checkEvery is the age of the last sound copy at which the index is checked before it is copied. A
@@ -75,8 +75,8 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 	return deleteCopies(ctx, idx, s, stored, own)
 }
 
-// nextCopy returns the sequence of a copy that is written now: the time in milliseconds since 1970,
-// and more than that of each stored copy, also after the clock was set back.
+// nextCopy returns the sequence of a copy that is written now: the time in milliseconds since 1970.
+// It is greater than the sequence of each stored copy, even if the clock was set back.
 func nextCopy(stored map[int64][]string, now time.Time) int64 {
 	sequence := now.UnixMilli()
 	for n := range stored {

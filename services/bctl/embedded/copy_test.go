@@ -217,7 +217,7 @@ func TestSoundCopyStays(t *testing.T) {
 	}
 }
 
-// Whichever page of the index is damaged: after the damage is detected no copy is made, and a
+// Each page of the index is damaged in turn. After the damage is detected, no copy is made, and a
 // rebuild uses the last copy without the damage.
 func TestDamagedIndexIsNotCopied(t *testing.T) {
 	m := newMachine(t)

@@ -74,7 +74,7 @@ func (m *machine) wantInterrupted(id backup.SnapshotID) {
 	}
 }
 
-// last returns the newest snapshot, whatever its state.
+// last returns the newest snapshot, in any state.
 func (m *machine) last() backup.Snapshot {
 	m.Helper()
 	list, err := m.Index.Snapshots(m.Context(), index.SnapshotFilter{Limit: 1})
@@ -85,7 +85,7 @@ func (m *machine) last() backup.Snapshot {
 	return list[0]
 }
 
-// Whenever a backup is interrupted, the next one makes a new snapshot, which equals the tree.
+// A backup is interrupted at each step. The next one makes a new snapshot, which equals the tree.
 func TestInterruptedBackupBeginsAgain(t *testing.T) {
 	m := newMachine(t)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -268,7 +268,7 @@ func (s hookedStore) Put(ctx context.Context, name string, data []byte) error {
 	return s.Store.Put(ctx, name, data)
 }
 
-// Whatever happens around the commit point, the result of a backup agrees with the index: a
+// After each fault around the commit point, the result of a backup agrees with the index: a
 // committed snapshot is not reported as a failure, and an uncommitted one is not reported as a
 // success.
 func TestEndIsWhatTheIndexHas(t *testing.T) {

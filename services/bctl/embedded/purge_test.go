@@ -205,7 +205,7 @@ func TestPurge(t *testing.T) {
 }
 
 // A purge whose process is killed at any write to the store, before the write or after it, goes on.
-// Whatever has happened, all other files can be restored.
+// All other files can always be restored.
 func TestPurgeIsKilledAtEachWrite(t *testing.T) {
 	all, step := newPurgeWorld(t), 1
 	if testing.Short() {
@@ -388,8 +388,8 @@ func (s *lockedStore) Delete(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Locked journals are written again too. What they replace stays until the locks end, and the new
-// records and segments are locked for as long as their snapshots are kept, once.
+// Locked journals are written again too. The replaced ones stay until their locks end. The new
+// records and segments are locked once, for as long as their snapshots are kept.
 func TestLockedJournalsAreRebased(t *testing.T) {
 	w := &purgeWorld{machine: newMachine(t)}
 	for n := range 14 {

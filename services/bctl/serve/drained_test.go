@@ -194,7 +194,7 @@ func TestDrainedWorkerTakesNoWork(t *testing.T) {
 	f.backUp()
 }
 
-// While a worker is drained, its process reports that it is alive. Whatever the order of events, no
+// While a worker is drained, its process reports that it is alive. In every order of events, no
 // work runs while a drain is requested.
 func TestDraining(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

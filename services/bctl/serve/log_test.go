@@ -153,7 +153,7 @@ func (f *fleet) ends(state backup.State, id backup.SnapshotID) backup.Snapshot {
 	return value(f.idx.Snapshot(f.Context(), id))(f)
 }
 
-// Each snapshot's start and end, whatever caused them, are logged once, although there are two
+// The start and the end of each snapshot are logged once for every cause, although there are two
 // committers.
 func TestSnapshotsAreInTheLog(t *testing.T) {
 	f := newFleet(t)

@@ -27,7 +27,7 @@ type waiting struct {
 	over bool   // the service has what it needs
 }
 
-// theStore is what a service says that it waits for if it waits for the store.
+// theStore names the store in the announcement of a service that waits for it.
 const theStore = "the store"
 
 // say announces what the service waits for, also at /readyz.

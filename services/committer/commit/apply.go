@@ -17,15 +17,16 @@ const (
 	// First delay for a result that came too early; doubled each time.
 	soon  = 25 * time.Millisecond
 	later = 2 * time.Second // delay for a result that the index could not apply
-	// giveUpAfter is the number of deliveries, about 30 seconds, after which a pack or list that a
-	// batch relies on is not expected any more. It was dropped if it came after the end of its
-	// snapshot, of which the reader may have remembered it for another one.
+	// giveUpAfter is the number of deliveries of a batch, in about 30 seconds, after which a pack
+	// or list that it relies on is not expected any more. The report of a pack or list is dropped
+	// if it comes after the end of its snapshot, but the reader may rely on it for another
+	// snapshot.
 	giveUpAfter = 20
 )
 
 // soonAfter returns the delay after this many deliveries. The result that another waits for is
-// usually on its way; one that was never sent costs little until the work is settled or the
-// snapshot ends.
+// usually on its way. If it was never sent, the deliveries cost little until the work is settled or
+// the snapshot ends.
 func soonAfter(deliveries int) time.Duration {
 	return min(soon<<min(deliveries-1, 10), later)
 }

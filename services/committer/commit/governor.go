@@ -148,7 +148,8 @@ type regulator struct {
 	trial trial
 	rest  int           // steps until more slots are tried at the floor
 	was   time.Duration // idle latency before the filer was found to be slow for another reason
-	// Steps until a trial whether the filer is still slow for another reason; 0: it was not.
+	// Steps until the next trial at a filer that was found to be slow for another reason; 0: it was
+	// not.
 	asking int
 }
 
@@ -187,9 +188,9 @@ func meanOf(n int64, seconds float64) time.Duration {
 	return max(time.Duration(min(seconds/float64(n), longest.Seconds())*float64(time.Second)), 1)
 }
 
-// step adjusts the slots, used of which are in use now, between the floor and the limit. At the
-// limit they are 0, which stands for it, so that a raised limit takes effect at once. So does a
-// raised floor.
+// step adjusts the slots between the floor and the limit. used is how many are in use now. At the
+// limit, the number of slots is 0, which stands for the limit: so a raised limit takes effect at
+// once. A raised floor does so, too.
 func (r *regulator) step(within bounds, used int) {
 	limit := within.limit
 	if r.slots > 0 && r.slots < within.floor {

@@ -90,8 +90,8 @@ func (s *Service) renew(ctx context.Context, work *reported, now time.Time) {
 const maxReported = 1 << 18
 
 // reported is the work that workers have in progress according to their last reports. It covers all
-// workers together, so it has no more than they may have, and no more than maxReported if one of
-// them reports falsely.
+// workers together. So it has at most the work that they may have in progress, and at most
+// maxReported if one of them reports falsely.
 type reported struct {
 	lease     time.Duration
 	work      map[workID]*report

@@ -65,9 +65,8 @@ type Options struct {
 	StopTimeout time.Duration
 	// OnEnd, if not nil, is called when a snapshot was committed or failed.
 	OnEnd func(backup.SnapshotID)
-	// OnSnapshot, if not nil, is called when the index has announced that a snapshot began or
-	// ended, whichever process did that, and when there may have been announcements that were not
-	// heard.
+	// OnSnapshot, if not nil, is called when the index has announced that any process began or
+	// ended a snapshot, and when announcements may have been missed.
 	OnSnapshot func()
 	// OnVacant, if not nil, is called when this committer has ended the term of a dead leader.
 	OnVacant func()

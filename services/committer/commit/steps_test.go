@@ -347,7 +347,7 @@ func (x announcing) ListenSnapshots(ctx context.Context, notify func()) error {
 	return ctx.Err()
 }
 
-// What the index announces wakes the dispatcher and reaches the scheduler.
+// An announcement of the index wakes the dispatcher and reaches the scheduler.
 func TestAnnouncedSnapshots(t *testing.T) {
 	f := newFixture(t)
 	told := make(chan struct{}, 1)

@@ -11,7 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// What counts as the death of a leader: see docs/decisions/0024-dead-leaders.md.
+// docs/decisions/0024-dead-leaders.md says when a leader counts as dead.
 func TestDeadLeader(t *testing.T) {
 	const renewed, there, away, unknown = 'r', 't', 'a', '?'
 	for name, test := range map[string]struct {

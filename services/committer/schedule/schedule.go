@@ -40,11 +40,12 @@ type Options struct {
 	// process has; "": one made of Worker.
 	Holder string
 	Tick   time.Duration
-	// Term is how long a term lasts that is not renewed, and so how long no scheduler leads after
-	// the leader has died unseen; several times Renew, which is how often a scheduler that leads
-	// renews its term, and one that does not lead stands for election.
+	// Term is how long a term lasts that is not renewed. If the leader dies unnoticed, no scheduler
+	// leads for that long. Term must be several times Renew, the interval at which the leader
+	// renews its term, and the others stand for election.
 	Term, Renew time.Duration
-	// Of running snapshots per site and per filer, including those not begun by the scheduler.
+	// Limits are the maximum numbers of running snapshots per site and per filer. Snapshots that
+	// the scheduler did not begin count, too.
 	Limits policy.Limits
 	Log    *slog.Logger
 
@@ -63,12 +64,12 @@ const (
 
 const (
 	resignWithin = 2 * time.Second
-	// restFactor times the duration of a tick is the least time until the next one that is made
-	// because of snapshots that have ended.
+	// If snapshots end, the next tick waits for at least restFactor times the duration of the last
+	// one.
 	restFactor = 4
 	planAtOnce = 1000 // shards per transaction
-	// moveWithin is how long a step may take that queries the index, which answers or fails much
-	// sooner.
+	// moveWithin is the time limit of a step that queries the index. The index answers or fails
+	// much sooner.
 	moveWithin = 5 * time.Minute
 	// tickWithin is how long a tick may take before its term is no longer renewed, so that another
 	// scheduler takes over from one that hangs.

@@ -75,8 +75,8 @@ type Sweeper struct {
 	last time.Time        // when that ended; zero: there was none, or another one is due
 
 	swept    time.Time // when this process has swept a section
-	stop     int64     // the newest of the stops of which it has measured what they would free
-	measured time.Time // when it has
+	stop     int64     // the newest of the stops that were measured
+	measured time.Time // when that was
 }
 
 // New returns a Sweeper.
@@ -171,9 +171,10 @@ func (s *Sweeper) rest(ctx context.Context) error {
 	return s.section(ctx)
 }
 
-// measureStopped finds out what the forgetting would free that the brake has stopped. Policies
-// forget all else at once, so nothing else is waiting to be forgotten. It takes as long as a pass:
-// it is done when the stops have changed, but once a day at most, and never while there are none.
+// measureStopped finds out how much would become free if the stopped snapshots were forgotten.
+// Policies forget all others at once, so no others wait. The measurement takes as long as a pass.
+// So it is made only when the stops have changed, at most once a day, and never while there are
+// none.
 func (s *Sweeper) measureStopped(ctx context.Context) error {
 	stops, err := s.index.Stops(ctx)
 	if err != nil {

@@ -110,9 +110,9 @@ func TestSectionsBetweenPasses(t *testing.T) {
 	}
 }
 
-// While nothing can have become free, a pruner asks the index one question per look, however long
-// that lasts, and so does a pruner that is started again, or another one. What becomes free is
-// deleted at once.
+// While nothing can have become free, a pruner asks the index one question per look. So does a
+// pruner that is started again, and so does another one. Space that becomes free is deleted at
+// once.
 func TestIdlePrunersMakeNoPass(t *testing.T) {
 	f := newFixture(t)
 	// After an incomplete pass, a pass would follow at each look.
@@ -143,8 +143,8 @@ func TestIdlePrunersMakeNoPass(t *testing.T) {
 	f.look(other, 0)
 }
 
-// What waits for operators, and what is kept and unused, is measured also while the brake has
-// stopped the passes.
+// The data that waits for operators, and the data that is kept and unused, is measured also while
+// the brake has stopped the passes.
 func TestMetricsOfStoppedPasses(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.SetBrake(t.Context(), index.Brake{Snapshots: 100, MinSnapshots: 1, Bytes: 1, MinBytes: 1, Operators: 1}, "me"))

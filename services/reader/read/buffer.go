@@ -10,9 +10,9 @@ import (
 	"github.com/bctl/bctl/internal/stall"
 )
 
-// The sizes of buffers. A small one has room for any file that is one chunk, and one index query
-// serves some hundred files; there are as many as may be filled and stored at a time. A large one
-// has room for any chunk; there are fewer.
+// The sizes of buffers. A small buffer has room for any file that is one chunk. The index query for
+// its chunks then serves some hundred files. There are as many small buffers as may be filled and
+// stored at a time. A large buffer has room for any chunk; there are fewer.
 const (
 	smallBufferBytes = chunk.WholeFileBytes
 	largeBufferBytes = chunk.MaxBytes

@@ -13,8 +13,8 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// A source snapshot that expires while it is read fails the snapshot, at whatever point that is
-// noticed: its files do not count as deleted.
+// A source snapshot that expires while it is read fails the snapshot, at each point at which that
+// can be noticed. Its files do not count as deleted.
 func TestExpiredSourceSnapshotFailsTheSnapshot(t *testing.T) {
 	expires := func(root string) error { return os.RemoveAll(root) }
 	rotates := func(root string) error {

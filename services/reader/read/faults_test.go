@@ -134,7 +134,7 @@ func TestPutHangs(t *testing.T) {
 }
 
 // Two readers find the same content at the same time, and each stores it. Each page of both can be
-// read back, whichever location the index has kept.
+// read back, from the location that the index has kept.
 func TestTwoReadersOfTheSameContent(t *testing.T) {
 	same := random(1, 6<<20)
 	f := newFixture(t, treetest.Tree{

@@ -16,9 +16,9 @@ import (
 // readTries is how often a file that changes while it is read is read.
 const readTries = 3
 
-// readFile reads one file and sets the content, the extended attributes, and the attributes of e as
-// they were when reading began. If it fails, e is unchanged. last means that readFile is not called
-// again after a stale handle.
+// readFile reads one file. It sets the content, the extended attributes and the other attributes of
+// e, as they were when reading began. If it fails, e is unchanged. last means that readFile is not
+// called again after a stale handle.
 func (b *batch) readFile(ctx context.Context, at *pageDir, p *page, e *backup.Entry, last bool) (err error) {
 	started, hashed, walked := time.Now(), b.counts.HashSeconds, *e
 	f, err := b.open(ctx, at, e.Name)

@@ -63,8 +63,8 @@ func lossTree() treetest.Tree {
 	}
 }
 
-// All content that was read is in the store when the batch is answered, whatever the store had lost
-// before: it is stored again, once, and found at its new location.
+// All content that was read is in the store when the batch is answered. Content that the store had
+// lost is stored again, once, and found at its new location.
 func TestLostPackIsNotReliedOn(t *testing.T) {
 	for loss := range losses {
 		t.Run(loss, func(t *testing.T) {

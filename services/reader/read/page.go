@@ -78,7 +78,7 @@ type pageDir struct {
 func (b *batch) openDir(ctx context.Context, path string) (at pageDir) {
 	dir, err := b.tree.OpenDirectory(ctx, path)
 	if path == "" && source.IsGone(err) {
-		// The tree is open, so its root exists, whatever this call returns.
+		// The tree is open, so its root exists, although this call reports that it does not.
 		err = fmt.Errorf("the root of %s cannot be opened: %v: %w", b.msg.Job.Source, err, backup.ErrUnavailable) //nolint:errorlint // it must not count as gone
 	}
 	if err != nil {

@@ -39,7 +39,7 @@ func (b *batch) settle(ctx context.Context, at *pageDir, p *page, e *backup.Entr
 }
 
 // isFatal reports whether an error ends the attempt, rather than concerning one file. If content
-// could not be stored, whatever failed afterwards may be a consequence of that.
+// could not be stored, later failures may be a consequence of that.
 func (b *batch) isFatal(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || b.notStored() != nil || source.IsTransient(err) || errors.Is(err, source.ErrExpired)
 }

@@ -60,7 +60,7 @@ func (s *slice) judge(ctx context.Context, path string, err error) (gone bool, _
 		return false, notThere
 	}
 	if job := &s.task.Job; s.task.Generation == 0 || source.IsProven(job.Root, s.tree.Root(), job.Compare) {
-		// No other task has seen the tree: whatever the first task sees is the tree.
+		// No other task has seen the tree: what the first task sees is the tree.
 		return true, nil
 	}
 	seen, otherErr := s.seesBeside(ctx, path)

@@ -62,10 +62,10 @@ func (w *visit) carryEntries(ctx context.Context, path string, keys []backup.Pag
 	})
 }
 
-// carry carries forward the last snapshot's content of a directory and of everything below it,
-// which was at from at that time. The entries are flagged, so that the next snapshot looks again
-// and a restore reports it. If the directory has not moved, its rows change only in that flag.
-// cause is the reason; nil if it was reported already.
+// carry carries forward the last snapshot's content of a directory and of everything below it. from
+// is the path of the directory in the last snapshot. The entries are flagged, so that the next
+// snapshot looks again and a restore reports it. If the directory has not moved, its rows change
+// only in that flag. cause is the reason; nil if it was reported already.
 func (s *slice) carry(ctx context.Context, path, from string, cause error, op string) error {
 	job := &s.task.Job
 	for v, err := range s.svc.index.Subtree(ctx, job.Shard, job.Base, from) {

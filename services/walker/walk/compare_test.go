@@ -77,7 +77,7 @@ func TestCompareChanges(t *testing.T) {
 	}
 }
 
-// The inode determines which names are one file, whatever is compared.
+// The inode determines which names are one file, in every comparison mode.
 func TestCompareKeepsHardlinks(t *testing.T) {
 	f := newFixture(t, treetest.Tree{
 		"a/one": treetest.File("same").WithMtime(longAgo), "b/two": treetest.HardLink("a/one"), "c/single": treetest.File("same").WithMtime(longAgo),

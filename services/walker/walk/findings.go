@@ -47,7 +47,7 @@ type contribution struct {
 	toRead   []pageToRead
 	counts   backup.Counts
 	problems []backup.Problem
-	answers  time.Duration // time that the source took for counts.StatCalls
+	answers  time.Duration // time that the stats of counts.StatCalls took
 	latency  time.Duration // of a stat, the mean of the whole directory
 }
 

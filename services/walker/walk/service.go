@@ -26,14 +26,15 @@ type Options struct {
 	// Tasks is the maximum number of tasks in progress, not counting stalled ones. Tasks cost
 	// little: the load on a filer is bounded by its limits, and by Directories.
 	Tasks       int
-	Directories int // maximum of one filer being read at a time, over all its tasks
+	Directories int // maximum number of one filer's that are read at a time, over all its tasks
 	// StallAfter is how long a task waits for an answer of its filer before it counts as stalled,
 	// and gives its slot to others.
 	StallAfter time.Duration
 	// StopTimeout is how long Run continues the work in progress after it is stopped.
 	StopTimeout time.Duration
-	// Alone means that there is no other walker: there is none to spread a fresh tree to, so the
-	// first slices get full budgets, and none that might see a tree that this one does not.
+	// Alone means that there is no other walker. So a fresh tree cannot be spread over walkers, and
+	// the first slices get full budgets. No other walker might see a tree that this one does not
+	// see.
 	Alone bool
 	// Reread makes every file be read again, as if all had changed.
 	Reread bool
@@ -62,11 +63,11 @@ const (
 	resolveTries = 3
 	aloneTasks   = 4 // with Alone: all slices are of one filer, and have full budgets
 
-	// A walker that sees the wrong tree hands the task back after blindDelay, to any walker. After
-	// this many attempts by walkers to see the tree, no walker is expected to: rootLooks at the
-	// root task or, at a task whose tree some walker has seen, childLooks in each of childAttempts
-	// attempts. With these limits, half of the walkers can see the wrong tree without the snapshot
-	// failing.
+	// A walker that sees the wrong tree hands the task back after blindDelay, to any walker. If
+	// walkers have looked for the tree in vain for a number of times, no walker is expected to see
+	// it. For the root task, the number is rootLooks. For a task whose tree some walker has seen,
+	// it is childLooks in each of childAttempts attempts. With these limits, half of the walkers
+	// can see the wrong tree without the snapshot failing.
 	blindDelay    = time.Second
 	rootLooks     = 20
 	childLooks    = 10
@@ -113,7 +114,8 @@ func New(conn *flow.Conn, idx index.Walking, src source.Source, report *flow.Rep
 	return &Service{
 		opts: o, conn: conn, index: idx, source: src, report: report,
 		visitors: sync.Pool{New: func() any { return newVisitor() }},
-		// A filer that hangs in all directories that it may have open takes none of another's.
+		// If a filer hangs in all directories that it may have open, other filers still have their
+		// slots.
 		directories: stall.NewSlots(math.MaxInt, o.Directories),
 		watch:       stall.NewWatch(o.StallAfter, math.MaxInt), // a Delivery has a bound of its own
 		send: func(ctx context.Context, m *backup.SliceWalked) error {

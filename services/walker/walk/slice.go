@@ -155,7 +155,8 @@ func (s *slice) work(ctx context.Context, entered bool) error {
 			return nil
 		}
 		started := time.Now()
-		// Its buffers are as many as directories are read at a time.
+		// There are only as many visitors, with their buffers, as directories that are read at a
+		// time.
 		v := s.svc.visitors.Get().(*visitor)
 		subdirectories, entries, err := v.visit(ctx, s, path)
 		s.svc.visitors.Put(v)

@@ -49,14 +49,14 @@ type visit struct {
 	excluded bool          // a marker among the entries excludes the directory's content
 	spilled  *runFile      // the runs of a directory too large for memory
 	buffered int           // entries that svc.buffered counts
-	answers  time.Duration // time that the source took for counts.StatCalls
+	answers  time.Duration // time that the stats of counts.StatCalls took
 	latency  time.Duration // mean time of a stat
 }
 
 // visit lists one directory (look), compares the fingerprints of its pages with the last snapshot's
 // (compare), compares the pages that differ entry by entry, and adds them to the findings
-// (addDifferences). The other steps treat what is unreadable or too large for memory. It returns
-// the subdirectories to walk.
+// (addDifferences). The other steps handle directories that are unreadable, not mounted, or too
+// large for memory. It returns the subdirectories to walk.
 func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirectories []string, entries int, err error) {
 	marks, err := s.marks.of(ctx, path)
 	if err != nil {

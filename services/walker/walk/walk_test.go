@@ -219,8 +219,8 @@ func TestOneFileSystem(t *testing.T) {
 	f.wantTree(f.snapshot())
 }
 
-// The same holds for a bind mount of a part of the same file system. A mounted file is left out,
-// whatever it is on.
+// The same holds for a bind mount of a part of the same file system. A mounted file is always left
+// out, even if it is on the same file system.
 func TestOneFileSystemLeavesOutBindMounts(t *testing.T) {
 	inMemoryAndSpilled(t, func(t *testing.T, spillEntries int) {
 		f := newFixture(t, treetest.Tree{
