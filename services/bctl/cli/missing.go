@@ -191,7 +191,7 @@ func ailment(s *flow.Instance) string {
 	case !s.Ready:
 		return "not ready"
 	case s.HandedBack > 0:
-		return "handed work back within the last minute: " + display(firstLine(s.HandedBackWhy))
+		return "handed work back: " + display(firstLine(s.HandedBackWhy))
 	}
 	return ""
 }
@@ -272,10 +272,20 @@ func at(site string) string {
 }
 
 func off(ahead time.Duration) string {
+	ahead = rounded(ahead)
 	if ahead < 0 {
 		return age(-ahead) + " behind"
 	}
 	return age(ahead) + " ahead of"
+}
+
+// rounded returns how far a clock is ahead, without the milliseconds of a large difference: one that
+// is five minutes ahead may be measured as 4:59.99.
+func rounded(ahead time.Duration) time.Duration {
+	if ahead.Abs() < time.Minute {
+		return ahead
+	}
+	return ahead.Round(time.Second)
 }
 
 func firstLine(text string) string {

@@ -66,7 +66,7 @@ func TestMissing(t *testing.T) {
 			[]string{`readers at site oslo: r1: not ready: "store: \x1b[31mfull"`}},
 		"the store is full": {crew{asked: true, services: with(with(all, 3, full), 2, full)},
 			[]string{"!no reader at site oslo takes work: r1, r2: not ready: store: full"}},
-		"a reader does not see a filer": {crew{asked: true, services: with(all, 2, blind)}, []string{"readers at site oslo: r1: handed work back within the last minute: nothing is there; is it mounted here?"}},
+		"a reader does not see a filer": {crew{asked: true, services: with(all, 2, blind)}, []string{"readers at site oslo: r1: handed work back: nothing is there; is it mounted here?"}},
 		"a reader hangs":                {crew{asked: true, services: with(all, 3, func(s *flow.Instance) { s.Silent = true })}, []string{"readers at site oslo: r2: no answer"}},
 		"a clock": {crew{asked: true, services: with(all, 3, func(s *flow.Instance) { s.ClockKnown, s.ClockAhead = true, -5*time.Minute })},
 			[]string{"the clock of r2 at site oslo is 5m behind that of the index"}},

@@ -52,6 +52,7 @@ type space struct {
 	shards    int
 	snapshots int // running or readable
 	forgotten int
+	removable int       // of the forgotten ones: the records of the others are needed
 	stopped   int64     // bytes that forgetting would free that the brake has stopped
 	condemned time.Time // since when the oldest condemned pack waits for the deletion of its object; zero: none does
 	rowsSince time.Time // since when the oldest row of a deleted pack waits
@@ -125,6 +126,11 @@ func (s *space) count(ctx context.Context, i index.Index) error {
 	for _, numbers := range needed {
 		s.snapshots += len(numbers)
 	}
+	for n := range forgotten {
+		if !forgotten[n].Needed {
+			s.removable++
+		}
+	}
 	for n := range prunes {
 		p := &prunes[n]
 		bytes, ago := p.Bytes+p.Freed, s.now.Sub(p.Ended)
@@ -142,7 +148,10 @@ func (s *space) count(ctx context.Context, i index.Index) error {
 
 func (s *space) rows(row rowFunc) {
 	snapshots := fmt.Sprintf("%s of %s", counted(s.snapshots, "snapshot"), counted(s.shards, "shard"))
-	if s.forgotten > 0 {
+	switch {
+	case s.removable < s.forgotten:
+		snapshots += fmt.Sprintf(", and %s, of which %d can be removed", counted(s.forgotten, "forgotten one"), s.removable)
+	case s.forgotten > 0:
 		snapshots += fmt.Sprintf(", and %s to be removed", counted(s.forgotten, "forgotten one"))
 	}
 	row("snapshots", "%s", snapshots)

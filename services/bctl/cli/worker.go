@@ -138,6 +138,9 @@ func (s *services) find(all []flow.Instance, name string) (*flow.Instance, error
 	}
 	switch len(found) {
 	case 0:
+		if n := slices.IndexFunc(all, func(i flow.Instance) bool { return i.Name == name }); n >= 0 {
+			return nil, absent("%s is a %s%s, which --role or --site excludes", display(name), all[n].Role, at(all[n].Site))
+		}
 		return nil, absent("no worker is called %s%s", display(name), nearText(name, some))
 	case 1:
 		return &found[0], nil

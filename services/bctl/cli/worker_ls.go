@@ -167,7 +167,7 @@ func reasonLines(found []flow.Instance) (lines []string) {
 			continue
 		}
 		if i.HandedBack > 0 {
-			names.add("handed work back within the last minute: "+firstLine(i.HandedBackWhy), fmt.Sprintf("%s %s (%d times)", i.Role, display(i.Name), i.HandedBack))
+			names.add("handed work back: "+firstLine(i.HandedBackWhy), fmt.Sprintf("%s %s (%d times)", i.Role, display(i.Name), i.HandedBack))
 		}
 		if i.Ready {
 			continue
@@ -230,7 +230,7 @@ func rateText(i *flow.Instance) string {
 }
 
 func clockText(i *flow.Instance) string {
-	switch ahead := i.ClockAhead; {
+	switch ahead := rounded(i.ClockAhead); {
 	case !i.ClockKnown:
 		return "?"
 	case ahead.Abs() < 50*time.Millisecond:
@@ -283,7 +283,7 @@ type serviceJSON struct {
 	Bytes    float64  `json:"bytes_per_second"`
 	Clock    *float64 `json:"clock_ahead_seconds"` // null if it is not known
 
-	HandedBack int    `json:"handed_back"` // pieces of work, within the last minute
+	HandedBack int    `json:"handed_back"` // pieces of work, since it last handed none back for a minute
 	Why        string `json:"handed_back_why,omitempty"`
 }
 

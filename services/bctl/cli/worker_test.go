@@ -85,7 +85,7 @@ func TestReasonsOfServices(t *testing.T) {
 	}
 	services[3].Silent = true
 	blind(&services[4])
-	want := []string{"committer c1, walker w1, reader r1: " + index, "reader r1: " + store, "reader r3 (12 times): handed work back within the last minute: nothing is there; is it mounted here?"}
+	want := []string{"committer c1, walker w1, reader r1: " + index, "reader r1: " + store, "reader r3 (12 times): handed work back: nothing is there; is it mounted here?"}
 	if got := reasonLines(services); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -101,7 +101,7 @@ func TestFindWorker(t *testing.T) {
 		{"core1", services{}, "A", ""},
 		{"node7", services{}, "", "2 services are called node7"},
 		{"node7", services{role: "reader"}, "C", ""},
-		{"node7", services{site: "paris"}, "", "no worker is called node7: none answers"},
+		{"node7", services{site: "paris"}, "", "node7 is a walker at site oslo, which --role or --site excludes"},
 		{"B", services{}, "B", ""},
 		{"again", services{}, "F", ""}, // not the lost one
 		{"nod7", services{}, "", "no worker is called nod7; there are node7, core1, again"},
