@@ -53,7 +53,6 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 			return nil
 		}
 	}
-	sequence := nextCopy(stored, now)
 	// A copy without the records of its snapshots could not be distinguished from one that is too
 	// new.
 	if missing, err := idx.Unrecorded(ctx, nil, 1); err != nil {
@@ -68,27 +67,19 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 		}
 		state = sqliteindex.CopySound
 	}
-	if sequence, err = putCopy(ctx, idx, s, keys, sequence, now, state); err != nil {
+	sequence, err := putCopy(ctx, idx, s, keys, now, state)
+	if err != nil {
 		return err
 	}
 	own[sequence] = state
 	return deleteCopies(ctx, idx, s, stored, own)
 }
 
-// nextCopy returns the sequence of a copy that is written now: the time in milliseconds since 1970.
-// It is greater than the sequence of each stored copy, even if the clock was set back.
-func nextCopy(stored map[int64][]string, now time.Time) int64 {
-	sequence := now.UnixMilli()
-	for n := range stored {
-		sequence = max(sequence, n+1)
-	}
-	return sequence
-}
-
-// putCopy puts a copy of the index into the store, and returns its sequence, which is at least the
-// given one.
-func putCopy(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, sequence int64, now time.Time, state sqliteindex.CopyState) (int64, error) {
-	sequence, err := idx.BeginCopy(ctx, sequence)
+// putCopy puts a copy of the index into the store, and returns its sequence. It is greater than
+// those of the copies that the index has made, even if the clock was set back. Other copies do not
+// matter: anyone who can write to the store can give them any sequence.
+func putCopy(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, now time.Time, state sqliteindex.CopyState) (int64, error) {
+	sequence, err := idx.BeginCopy(ctx, now.UnixMilli())
 	if err != nil {
 		return 0, err
 	}
@@ -118,8 +109,7 @@ func ReplaceCopies(ctx context.Context, idx *sqliteindex.Index, s store.Store, k
 	if err != nil {
 		return 0, err
 	}
-	sequence := nextCopy(stored, now)
-	if _, err = putCopy(ctx, idx, s, keys, sequence, now, sqliteindex.CopySound); err != nil {
+	if _, err = putCopy(ctx, idx, s, keys, now, sqliteindex.CopySound); err != nil {
 		return 0, err
 	}
 	for n, names := range stored {

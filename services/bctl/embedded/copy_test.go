@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -333,6 +334,24 @@ func TestForgedIndexCopy(t *testing.T) {
 		t.Fatalf("damaged %v, error %v", r.Damaged, err)
 	}
 	m.wantRebuilt(path, first)
+}
+
+// Nor does it move the sequences of copies towards their end.
+func TestForgedSequence(t *testing.T) {
+	m := newMachine(t)
+	m.backupAndCopy(0)
+	m.must(m.Store.Put(t.Context(), store.IndexName(math.MaxInt64-1, 0), []byte("made up")))
+	m.backupAndCopy(1)
+	own, err := m.index.Copies(t.Context())
+	m.must(err)
+	for n := range own {
+		if at := time.UnixMilli(n); time.Until(at).Abs() > time.Hour {
+			t.Errorf("a copy of %s", at)
+		}
+	}
+	if len(own) != 2 {
+		t.Errorf("%d copies, want 2", len(own))
+	}
 }
 
 // A rebuild does not replace an existing index, and uses nothing from it.
