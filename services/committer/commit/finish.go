@@ -172,8 +172,8 @@ func guardFirst(snap *backup.Snapshot, last *index.LastCommits) string {
 const minCheckpointBytes = 1 << 20
 
 // writeSegment writes the snapshot's changes of the index to the store, so that the store alone is
-// sufficient (I7). The first segment of a shard has all of its pages, and so has a further one
-// whenever the segments since then have become larger than it.
+// sufficient (I7). The first segment of a shard is a checkpoint, which has all of its pages.
+// Another checkpoint is written when the segments since the last one have become larger than it.
 func (s *Service) writeSegment(ctx context.Context, snap *backup.Snapshot, last *index.LastCommits) (journal.Segment, error) {
 	put := func(name string, data []byte) error { return s.Store.Put(ctx, name, data) }
 	changes := s.Index.Changes(ctx, snap.ID)
