@@ -16,29 +16,33 @@
 //
 // To follow one file of 10 MiB through a backup, read the functions behind the arrows, in order,
 // and in them what happens if nothing fails. Pass over the branches for errors, for filers that do
-// not answer, and for special files:
+// not answer, and for special files, and take the functions in parentheses on trust. The file's
+// name reaches the index first:
 //
-//	services/bctl/cli          parses bctl backup. On one machine, the command does all the work.
-//	                           In a fleet, it begins the snapshot and follows it (backUpInFleet)
-//	                           → backup_here.go: backUpOne
+//	services/bctl/cli          parses bctl backup. On one machine, the command does all the work
+//	                           (backUpOne). In a fleet, it begins the snapshot and follows it
+//	                           (backUpInFleet)
 //	services/bctl/embedded     begins the snapshot: the index inserts its row and the row of its
 //	                           first walk task. Runs the services of a fleet in this process
-//	                           → embedded.go: Backup, runServices
+//	                           (runServices)
+//	                           → embedded.go: Backup
 //	services/committer/commit  claims the task in the index, and sends it to a walker
 //	                           → dispatch.go: handOutTasks, handOut
 //	services/walker/walk       lists the file's directory, cuts it into pages, and compares their
 //	                           fingerprints with the last snapshot's. It sends nothing of equal
 //	                           pages, whose rows stay valid (package index)
 //	                           → task.go: walk; visit.go: visit; compare.go: comparePage
-//	                           in a page that differs, flags the changed files as Wanted
-//	                           → differences.go: takeOver, addPages
-//	                           adds the page to a batch, and sends the result of the task
-//	                           → findings.go: addToBatch, send
-//	services/committer/commit  receives the result, and passes it to the index
-//	                           → admit.go: receive; apply.go: apply
+//	                           in a page that differs, flags the changed files as Wanted, and adds
+//	                           the page to a batch, which it sends with the result of the task
+//	                           → differences.go: takeOver, addPages; findings.go: addToBatch
+//	services/committer/commit  receives the result (receive), and passes it to the index
+//	                           → apply.go: apply
 //	internal/index/entindex    settles the task and inserts the batch, in one transaction
-//	                           → apply.go: run, judgeSlice; write.go: announce
+//	                           → apply.go: run, judgeSlice, accept
 //	services/committer/commit  claims the batch, and sends it to a reader (handOutBatches)
+//
+// The file's bytes follow:
+//
 //	services/reader/read       opens and reads the file, through internal/source/posix
 //	                           → batch.go: attempt; page.go: read; file.go: readFile, content
 //	                           cuts it into about ten chunks, names them, and collects them in a
@@ -46,20 +50,21 @@
 //	                           → split.go: extent, finish; buffer.go: addChunk
 //	                           compresses the chunks that are not stored yet
 //	                           → store.go: storeBuffer, storeFrame
-//	                           seals them into a pack. When nothing is left to read, puts the pack
-//	                           into the store (internal/store/dirstore, s3store), full or not
-//	                           → packer.go: add, flush, put; internal/pack/writer.go: Add
+//	                           seals them into a pack. When nothing is left to read (flushLoop),
+//	                           puts the pack into the store (internal/store/dirstore, s3store), full
+//	                           or not
+//	                           → packer.go: add, put; internal/pack/writer.go: Add
 //	                           reports the batch when its packs are durable
 //	                           → answer.go: answer
 //	services/committer/commit  receives PackStored, ListsStored and BatchStored in the same way
 //	internal/index/entindex    registers the pack, settles the batch, and puts the page's row
 //	                           → packs.go: registerPacks; apply.go: judgeBatch
-//	                           → write.go: writePages
 //	services/committer/commit  writes the segment to the store when all work is settled
+//	                           (writeSegment)
 //	                           → finish.go: finish, commit
 //	internal/index/entindex    makes the snapshot visible: the commit point
 //	                           → snapshots.go: Commit
-//	services/committer/commit  writes the commit record to the store (record.go)
+//	services/committer/commit  writes the commit record to the store (writeRecord)
 //
 // The way back, bctl restore SNAPSHOT:FILE, needs no services:
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -54,7 +55,7 @@ type Brake struct {
 // A Deletion is what a run would delete: good snapshots of a shard, or stored bytes of the
 // repository.
 type Deletion struct {
-	By    string         // the user or policy that runs
+	By    string         // the user or policy that runs; of a purge: the result of ByPurge
 	Shard backup.ShardID // zero: the repository
 
 	Snapshots   []backup.SnapshotID
@@ -64,6 +65,22 @@ type Deletion struct {
 
 	Bytes, OfBytes int64
 	EarlierBytes   int64 // were deleted before, within BrakeWindow; MayDelete sets it
+}
+
+// byPurge begins the name of whoever purges, in a Deletion and its stop.
+const byPurge = "purge by "
+
+// ByPurge returns the name under which an operator's purge deletes from the repository. Pruning
+// deletes what nothing needs, and a purge what is kept. So neither may use a confirmation of the
+// other, or drop its stop.
+func ByPurge(operator string) string { return byPurge + operator }
+
+// SameRun reports whether a stop is that of an earlier run which would have deleted the same as d:
+// for a shard, and for a purge, a run of the same user or policy, and else any pruning of the
+// repository.
+func (d *Deletion) SameRun(s *Stop) bool {
+	pruning := d.Shard == 0 && !strings.HasPrefix(d.By, byPurge) && !strings.HasPrefix(s.By, byPurge)
+	return d.Shard == s.Shard && (pruning || d.By == s.By)
 }
 
 // Exceeds reports whether a deletion needs a confirmation.

@@ -24,17 +24,14 @@ func RemoveForgotten(ctx context.Context, o Options) (int, error) {
 // no chain of segments of a needed one goes, with their journals, and catalogs that newer ones have
 // replaced.
 func (p *pass) history(ctx context.Context) error {
-	p.step("deleting old versions of directories")
 	shards, err := p.Index.ListShards(ctx, index.ShardFilter{Retired: true})
 	if err != nil {
 		return err
 	}
 	for i := range shards {
-		n, err := p.Index.DropVersions(ctx, shards[i].ID)
-		if err != nil {
+		if err := p.dropVersions(ctx, shards[i].ID); err != nil {
 			return err
 		}
-		p.result.Versions += n
 	}
 	if err := p.removeForgotten(ctx); err != nil {
 		return err
@@ -42,13 +39,34 @@ func (p *pass) history(ctx context.Context) error {
 	return p.catalogs(ctx)
 }
 
+// historyOf is history for one shard. What other shards have forgotten stays: the brake may have
+// stopped the pass that would delete it.
+func (p *pass) historyOf(ctx context.Context, shard backup.ShardID) error {
+	if err := p.dropVersions(ctx, shard); err != nil {
+		return err
+	}
+	return p.removeForgottenOf(ctx, func(f index.Forgotten) bool { return f.Shard == shard })
+}
+
+func (p *pass) dropVersions(ctx context.Context, shard backup.ShardID) error {
+	p.step("deleting old versions of directories")
+	n, err := p.Index.DropVersions(ctx, shard)
+	p.result.Versions += n
+	return err
+}
+
 // removeForgotten removes the forgotten snapshots whose journals are not needed.
 func (p *pass) removeForgotten(ctx context.Context) error {
+	return p.removeForgottenOf(ctx, func(index.Forgotten) bool { return true })
+}
+
+// removeForgottenOf is removeForgotten for those that selected selects.
+func (p *pass) removeForgottenOf(ctx context.Context, selected func(index.Forgotten) bool) error {
 	forgotten, err := p.Index.Forgotten(ctx)
 	if err != nil {
 		return err
 	}
-	forgotten = slices.DeleteFunc(forgotten, func(f index.Forgotten) bool { return f.Needed })
+	forgotten = slices.DeleteFunc(forgotten, func(f index.Forgotten) bool { return f.Needed || !selected(f) })
 	for group := range slices.Chunk(forgotten, objectsAtOnce) {
 		if err := p.remove(ctx, group); err != nil {
 			return err

@@ -132,7 +132,7 @@ func (p *pass) verify(ctx context.Context, needed map[backup.ShardID][]backup.Sn
 }
 
 // boundedFilter returns a filter for n chunks. If memory does not suffice, it has more errors.
-func (p *pass) boundedFilter(n int64) *filter { return newFilter(min(n, p.MemoryBytes*8/filterBits)) }
+func (p *pass) boundedFilter(n int64) *filter { return newFilter(min(n, p.MemoryBytes/filterBits*8)) }
 
 // exactChunks is how many chunks are held in memory, one by one.
 func (p *pass) exactChunks() int { return int(p.MemoryBytes / 64) }

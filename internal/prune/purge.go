@@ -27,7 +27,8 @@ type PurgeIndex interface {
 // PurgeOptions are the settings of a Purge, which sets Options.Index itself.
 type PurgeOptions struct {
 	Options
-	ID         backup.PackID // of the purge
+	ID         backup.PackID  // of the purge
+	Shard      backup.ShardID // whose path is purged
 	Repository *backup.Repository
 	// Opener opens packs, and Hasher verifies the chunks in them. Without an Opener, packs that
 	// also have chunks that are needed stay.
@@ -91,7 +92,7 @@ func (u *purge) run(ctx context.Context) error {
 	if err := u.eachGroup(ctx, u.group); err != nil {
 		return err
 	}
-	if err := u.history(ctx); err != nil {
+	if err := u.historyOf(ctx, u.o.Shard); err != nil {
 		return err
 	}
 	if u.Sweep {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/pack"
@@ -19,6 +20,9 @@ type History interface {
 	Unknown(ctx context.Context, ids []backup.SnapshotID) ([]backup.SnapshotID, error)
 	// Amendments is as in index.Purging.
 	Amendments(ctx context.Context) (map[backup.SnapshotID]int, error)
+	// NewestCopy returns the largest sequence of the copies of the index that it has begun, and 0
+	// if it has begun none.
+	NewestCopy(ctx context.Context) (int64, error)
 }
 
 // Recorded returns the snapshots that have a record in the store, with the sequence of the newest
@@ -90,10 +94,60 @@ func amended(ctx context.Context, i History, recorded map[backup.SnapshotID]int)
 	return found, nil
 }
 
+// Newer returns the names of the first parts of copies of the index that the index has not made,
+// and that are newer than each that it has made, with their sequences. They are not authenticated.
+// A prune deletes nothing before the store has such a copy. So without any new snapshot, they show
+// that the index does not know where packs are now.
+//
+// The store is read before the index, so that a copy that another process makes meanwhile is known.
+func Newer(ctx context.Context, s store.Store, i History) (map[string]int64, error) {
+	newer := map[string]int64{}
+	for o, err := range s.List(ctx, store.IndexPrefix) {
+		if err != nil {
+			return nil, err
+		}
+		if sequence, part, ok := store.ParseIndexName(o.Name); ok && part == 0 {
+			newer[o.Name] = sequence
+		}
+	}
+	own, err := i.NewestCopy(ctx)
+	if err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(newer, func(_ string, sequence int64) bool { return sequence <= own })
+	return newer, nil
+}
+
+// checkCopies is CheckCurrent for the copies of the index.
+func checkCopies(ctx context.Context, s store.Store, i History, r *backup.Repository) error {
+	newer, err := Newer(ctx, s, i)
+	if err != nil {
+		return err
+	}
+	for name, sequence := range newer {
+		signed, err := isSigned(ctx, s, name, r)
+		if errors.Is(err, backup.ErrNotFound) { // a newer one has replaced it
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if signed {
+			return fmt.Errorf("%w: the store has a copy of the index of %s, which the index has not made. %s",
+				ErrIndexOld, time.UnixMilli(sequence).UTC().Format(time.RFC3339), restores)
+		}
+	}
+	return nil
+}
+
+// restores is what to do about an index that is older than its store.
+const restores = "bctl index rebuild restores the index from the newest copy in the store"
+
 // CheckCurrent returns an error that wraps ErrIndexOld if the store has a record of a snapshot that
-// the index does not know (I16). A record is written only after the index has recorded how its
-// snapshot ended. So the index is older than the store, or has diverged from the index with which
-// the store was written. Records that the repository's signer has not signed are ignored (I17).
+// the index does not know, or a newer copy of the index than any that the index has made (I16). A
+// record is written only after the index has recorded how its snapshot ended, and a copy only after
+// the index has noted it. So the index is older than the store, or has diverged from the index with
+// which the store was written. What the repository's signer has not signed is ignored (I17).
 func CheckCurrent(ctx context.Context, s store.Store, i History, r *backup.Repository) error {
 	recorded, err := Recorded(ctx, s)
 	if err != nil {
@@ -120,11 +174,11 @@ func CheckCurrent(ctx context.Context, s store.Store, i History, r *backup.Repos
 				return err
 			}
 			if signed {
-				return fmt.Errorf("%w: "+check.why+". bctl index rebuild restores the index from the newest copy in the store", ErrIndexOld, id.Short())
+				return fmt.Errorf("%w: "+check.why+". %s", ErrIndexOld, id.Short(), restores)
 			}
 		}
 	}
-	return nil
+	return checkCopies(ctx, s, i, r)
 }
 
 // isSigned reports whether the repository's signer has signed an object.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -73,6 +74,14 @@ func ParseCatalogName(name string) (sequence int64, ok bool) {
 // IndexName is the name of part n of a copy of the index.
 func IndexName(sequence int64, part int) string {
 	return fmt.Sprintf("%s%016x-%06d", IndexPrefix, sequence, part)
+}
+
+// ParseIndexName returns the sequence and the part in the name of a part of a copy of the index.
+func ParseIndexName(name string) (sequence int64, part int, ok bool) {
+	digits, number, _ := strings.Cut(strings.TrimPrefix(name, IndexPrefix), "-")
+	sequence, err := strconv.ParseInt(digits, 16, 64)
+	part, wrong := strconv.Atoi(number)
+	return sequence, part, err == nil && wrong == nil && sequence < math.MaxInt64 && name == IndexName(sequence, part)
 }
 
 // MaxNameBytes is the length of the longest name. S3 allows 1,024 bytes; the rest is for the prefix

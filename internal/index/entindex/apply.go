@@ -199,8 +199,23 @@ func (a *application) loadWork(ctx context.Context) error {
 
 // judgeBatch settles a batch and adds its pages to the writes, or refuses the result.
 func (a *application) judgeBatch(i int) index.Outcome {
+	if refused := a.refuseBatch(i); refused != (index.Outcome{}) {
+		return refused
+	}
 	b := a.results[i].Batch
 	s := a.snapshots[b.Snapshot]
+	delete(a.batches, b.Batch)
+	a.writes.settledBatches = append(a.writes.settledBatches, int64(b.Batch))
+	s.batchesSettled++
+	a.putPages(s, b.Pages)
+	a.count(s, &b.Counts, b.Problems)
+	return index.Outcome{Complete: s.complete()}
+}
+
+// refuseBatch returns why a batch's result is refused; the zero Outcome if it is not. The packs and
+// lists that it relies on must be known. A batch that relies on a condemned pack is read again.
+func (a *application) refuseBatch(i int) index.Outcome {
+	b := a.results[i].Batch
 	open := a.batches[b.Batch]
 	switch {
 	case open == nil:
@@ -228,12 +243,7 @@ func (a *application) judgeBatch(i int) index.Outcome {
 	if slices.ContainsFunc(a.needs[i], func(id backup.ChunkID) bool { return !a.lists[id] }) {
 		return a.early(i, open, index.ErrListUnknown)
 	}
-	delete(a.batches, b.Batch)
-	a.writes.settledBatches = append(a.writes.settledBatches, int64(b.Batch))
-	s.batchesSettled++
-	a.putPages(s, b.Pages)
-	a.count(s, &b.Counts, b.Problems)
-	return index.Outcome{Complete: s.complete()}
+	return index.Outcome{}
 }
 
 // early refuses a batch that relies on unknown packs or lists. The result of an earlier attempt
@@ -250,20 +260,10 @@ func (a *application) early(i int, open *openBatch, why error) index.Outcome {
 // judgeSlice settles a task and adds its result to the writes (accept), or refuses the result. It
 // stages parts until the last one comes.
 func (a *application) judgeSlice(ctx context.Context, r *backup.SliceWalked) (index.Outcome, error) {
-	s := a.snapshots[r.Snapshot]
-	open := a.tasks[r.Task]
-	switch {
-	case open == nil:
-		return index.Outcome{Late: true}, nil
-	case open.snapshot != uuid.UUID(r.Snapshot):
-		return index.Outcome{Err: invalid("task %d is another snapshot's", r.Task)}, nil
-	case r.Attempt > open.attempt:
-		return index.Outcome{Err: invalid("attempt %d at task %d has not been made", r.Attempt, r.Task)}, nil
-	case r.Source != "" && (open.generation != 0 || !isSnapshotOf(r.Source, s.row.Source)):
-		return index.Outcome{Err: invalid("source of task %d is no snapshot of the shard's", r.Task)}, nil
-	case r.Failed != "":
-		return index.Outcome{Failed: true}, nil
-	case !r.Last:
+	if refused := a.refuseSlice(r); refused != (index.Outcome{}) {
+		return refused, nil
+	}
+	if !r.Last {
 		return index.Outcome{}, a.tx.stagePart(ctx, r)
 	}
 	var parts []*backup.SliceWalked
@@ -278,6 +278,7 @@ func (a *application) judgeSlice(ctx context.Context, r *backup.SliceWalked) (in
 		parts = staged
 	}
 	parts = append(parts, r)
+	s, open := a.snapshots[r.Snapshot], a.tasks[r.Task]
 	delete(a.tasks, r.Task)
 	a.writes.settledTasks = append(a.writes.settledTasks, int64(r.Task))
 	s.tasksSettled++
@@ -287,6 +288,24 @@ func (a *application) judgeSlice(ctx context.Context, r *backup.SliceWalked) (in
 		announced = announced || len(part.Children)+len(part.Batches) > 0
 	}
 	return index.Outcome{Announced: announced, Complete: s.complete()}, nil
+}
+
+// refuseSlice returns why a task's result is refused; the zero Outcome if it is not.
+func (a *application) refuseSlice(r *backup.SliceWalked) index.Outcome {
+	open := a.tasks[r.Task]
+	switch {
+	case open == nil:
+		return index.Outcome{Late: true}
+	case open.snapshot != uuid.UUID(r.Snapshot):
+		return index.Outcome{Err: invalid("task %d is another snapshot's", r.Task)}
+	case r.Attempt > open.attempt:
+		return index.Outcome{Err: invalid("attempt %d at task %d has not been made", r.Attempt, r.Task)}
+	case r.Source != "" && (open.generation != 0 || !isSnapshotOf(r.Source, a.snapshots[r.Snapshot].row.Source)):
+		return index.Outcome{Err: invalid("source of task %d is no snapshot of the shard's", r.Task)}
+	case r.Failed != "":
+		return index.Outcome{Failed: true}
+	}
+	return index.Outcome{}
 }
 
 // accept adds a part of an accepted result to the writes.

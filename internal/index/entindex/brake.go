@@ -119,11 +119,10 @@ func (tx *Tx) mayDelete(ctx context.Context, d index.Deletion) (*index.StoppedEr
 	return &index.StoppedError{Stop: stop, New: true}, nil
 }
 
-// stopOf returns the stop of an earlier run that deletes the same: that of the repository, or that
-// of a shard by the same user or policy. It is nil if there is none.
+// stopOf returns the stop of an earlier run that deletes the same. It is nil if there is none.
 func (tx *Tx) stopOf(ctx context.Context, d *index.Deletion) (*index.Stop, error) {
 	stops, err := readStops(ctx, tx.Each)
-	i := slices.IndexFunc(stops, func(s index.Stop) bool { return s.Shard == d.Shard && (s.Shard == 0 || s.By == d.By) })
+	i := slices.IndexFunc(stops, func(s index.Stop) bool { return d.SameRun(&s) })
 	if err != nil || i < 0 {
 		return nil, err
 	}

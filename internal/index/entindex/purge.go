@@ -259,12 +259,13 @@ func (g *purging) problems(ctx context.Context) error {
 }
 
 const (
-	holdsOf    = `SELECT id, snapshot, reason FROM holds WHERE shard = $1 OR snapshot IN (SELECT id FROM snapshots WHERE shard_id = $1) ORDER BY id`
+	holdsOf    = `SELECT id, snapshot, path_key, reason FROM holds WHERE shard = $1 OR snapshot IN (SELECT id FROM snapshots WHERE shard_id = $1) ORDER BY id`
 	readingsOf = `SELECT r.snapshot FROM readings r JOIN snapshots s ON s.id = r.snapshot WHERE s.shard_id = $1 AND r.until > {now}`
 )
 
 // mayChange fails if a hold or a restore in progress keeps a snapshot from which something is
-// removed.
+// removed, or if a hold keeps the path, or what is above or below it. A hold on another path keeps
+// that: its versions stay as they are.
 func (g *purging) mayChange(ctx context.Context) error {
 	changed := map[uuid.UUID]bool{}
 	for _, s := range g.snapshots {
@@ -275,11 +276,19 @@ func (g *purging) mayChange(ctx context.Context) error {
 	err := g.tx.Each(ctx, holdsOf, []any{g.of.ID}, func(scan func(...any) error) error {
 		var id int64
 		var of uuid.NullUUID
+		var key []byte
 		var reason string
-		if err := scan(&id, &of, &reason); err != nil {
+		if err := scan(&id, &of, &key, &reason); err != nil {
 			return err
 		}
+		held, err := backup.PathOfKey(key)
 		switch {
+		case err != nil:
+			return err
+		case held != "":
+			if backup.IsAtOrBelow(held, g.p.Path) || backup.IsAtOrBelow(g.p.Path, held) {
+				return fmt.Errorf("hold %d (%s) keeps each version of %q: %w", id, reason, held, index.ErrKept)
+			}
 		case !of.Valid:
 			return fmt.Errorf("hold %d (%s) keeps all snapshots of the shard: %w", id, reason, index.ErrKept)
 		case changed[of.UUID]:

@@ -233,14 +233,7 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segment backup
 		if err := tx.Hot.DropInterrupted(ctx, backup.ShardID(row.ShardID)); err != nil {
 			return err
 		}
-		shard := tx.Shard.UpdateOneID(row.ShardID).SetLastGood(row.ID).SetLastGoodNumber(row.Number).SetLastGoodStarted(row.Started).
-			SetLastGoodFiles(row.Files).SetLastGoodBytes(row.Bytes).SetInterrupted(false).SetDue(0).SetDeadline(0)
-		if segment.Checkpoint {
-			shard.SetCheckpointBytes(segment.Bytes).SetSegmentBytes(0)
-		} else {
-			shard.AddSegmentBytes(segment.Bytes)
-		}
-		if err := shard.Exec(ctx); err != nil {
+		if err := tx.noteGood(ctx, row, &segment); err != nil {
 			return err
 		}
 		if err := tx.tellSnapshot(ctx); err != nil {
@@ -254,6 +247,18 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segment backup
 		// The commit point: once this is durable, every reader sees the snapshot.
 		return end.Exec(ctx)
 	})
+}
+
+// noteGood notes in the shard's row that a snapshot of it is committed with this segment.
+func (tx *Tx) noteGood(ctx context.Context, row *ent.Snapshot, segment *backup.Segment) error {
+	shard := tx.Shard.UpdateOneID(row.ShardID).SetLastGood(row.ID).SetLastGoodNumber(row.Number).SetLastGoodStarted(row.Started).
+		SetLastGoodFiles(row.Files).SetLastGoodBytes(row.Bytes).SetInterrupted(false).SetDue(0).SetDeadline(0)
+	if segment.Checkpoint {
+		shard.SetCheckpointBytes(segment.Bytes).SetSegmentBytes(0)
+	} else {
+		shard.AddSegmentBytes(segment.Bytes)
+	}
+	return shard.Exec(ctx)
 }
 
 // Fail implements index.Committing. A snapshot that has failed already stays failed.

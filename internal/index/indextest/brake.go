@@ -202,6 +202,39 @@ func testBrakeOfRepository(t *testing.T, fresh func(testing.TB) Database) {
 	)
 }
 
+// Pruning and purges are stopped and confirmed apart from each other, and so are those of different
+// operators.
+func testBrakeOfPurges(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	f.brake(100, 30)
+	by := func(who string, bytes int64) index.Deletion {
+		return index.Deletion{By: who, Bytes: bytes, OfBytes: 1000}
+	}
+	alice, bob := index.ByPurge("alice@host"), index.ByPurge("bob@host")
+	stopped := f.wantStop(by("pruner", 500), true)
+	f.must(f.x.Reject(f.ctx, stopped.ID, "bob", "keep them"))
+	// A small purge drops no stop of the pruner, and does not use it up.
+	f.must(f.x.MayDelete(f.ctx, by(alice, 10)))
+	f.must(f.x.Deleted(f.ctx, by(alice, 10), true))
+	if s := f.wantStop(by("root@host", 500), false); s.ID != stopped.ID || s.Rejected != "bob" {
+		t.Fatalf("%+v, want the rejected stop %d", s, stopped.ID)
+	}
+	// What was confirmed of pruning is not confirmed of a purge, and the other way around.
+	f.confirm(stopped.ID, "alice")
+	purge := f.wantStop(by(alice, 500), true)
+	if other := f.wantStop(by(bob, 500), true); other.ID == purge.ID {
+		t.Fatalf("%+v is the stop of two operators", other)
+	}
+	f.confirm(purge.ID, "bob")
+	f.must(f.x.MayDelete(f.ctx, by(alice, 500)))
+	f.must(f.x.Deleted(f.ctx, by(alice, 0), true)) // as bctl purge --resume reports it
+	f.wantStops(2)
+	f.wantStop(by(alice, 500), true)
+	f.must(f.x.MayDelete(f.ctx, by("pruner", 500)))
+	f.must(f.x.Deleted(f.ctx, by("pruner", 500), true))
+	f.wantStops(2)
+}
+
 // Deletions within a day count, except for those that were confirmed. So many small deletions are
 // stopped, too.
 func testBrakeWindow(t *testing.T, fresh func(testing.TB) Database) {

@@ -46,6 +46,12 @@ func testPurgeRefused(t *testing.T, fresh func(testing.TB) Database) {
 	f.must(err)
 	refused(index.ErrKept)
 	f.must(f.x.RemoveHold(f.ctx, all.ID, "judge", ""))
+	for _, path := range []string{purgedName, "dir"} {
+		h, err := f.x.AddHold(f.ctx, index.Hold{Shard: f.shard.ID, Path: path, By: "judge", Reason: "case 8"})
+		f.must(err)
+		refused(index.ErrKept)
+		f.must(f.x.RemoveHold(f.ctx, h.ID, "judge", ""))
+	}
 
 	reading := backup.NewPackID()
 	f.must(f.x.BeginReading(f.ctx, reading, second.ID, time.Hour))
@@ -57,6 +63,9 @@ func testPurgeRefused(t *testing.T, fresh func(testing.TB) Database) {
 	f.fail(running.ID, "no reason")
 	refused(backup.ErrRunning) // the store has no record of it
 	f.must(f.x.Recorded(f.ctx, running.ID))
+	// A hold on another path keeps nothing of this one.
+	_, err = f.x.AddHold(f.ctx, index.Hold{Shard: f.shard.ID, Path: "dir/kept", By: "judge", Reason: "case 9"})
+	f.must(err)
 	_, err = f.x.BeginPurge(f.ctx, p, false)
 	f.must(err)
 }

@@ -105,6 +105,7 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"Brake", testBrake},
 		{"BrakeOfShards", testBrakeOfShards},
 		{"BrakeOfRepository", testBrakeOfRepository},
+		{"BrakeOfPurges", testBrakeOfPurges},
 		{"BrakeWindow", testBrakeWindow},
 		{"TwoOperators", testTwoOperators},
 		{"Needed", testNeeded},

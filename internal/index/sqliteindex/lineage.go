@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -89,6 +90,27 @@ func (x *Index) Copies(ctx context.Context) (map[int64]CopyState, error) {
 		return err
 	})
 	return copies, err
+}
+
+// NewestCopy implements repo.History.
+func (x *Index) NewestCopy(ctx context.Context) (sequence int64, err error) {
+	err = x.backend.each(ctx, "SELECT coalesce(max(sequence), 0) FROM index_copies", nil, func(rows *sql.Rows) error {
+		return rows.Scan(&sequence)
+	})
+	return sequence, err
+}
+
+// LastLogged returns the time of the latest entry of the log; zero: there is none.
+func (x *Index) LastLogged(ctx context.Context) (at time.Time, err error) {
+	err = x.backend.each(ctx, "SELECT coalesce(max(time), 0) FROM log", nil, func(rows *sql.Rows) error {
+		var micros int64
+		err := rows.Scan(&micros)
+		if micros != 0 {
+			at = time.UnixMicro(micros).UTC()
+		}
+		return err
+	})
+	return at, err
 }
 
 // BeginCopy returns the sequence of a copy that is to be written. It is at least atLeast, and

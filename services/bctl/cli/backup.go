@@ -82,6 +82,9 @@ func newBackup(a *app) *cobra.Command {
 			if c.selection, err = c.exclusions.apply(cmd, backup.Selection{}); err != nil {
 				return err
 			}
+			if err := checkTags(c.tags); err != nil {
+				return err
+			}
 			c.stream.in = cmd.InOrStdin()
 			return c.run(cmd.Context(), paths)
 		},

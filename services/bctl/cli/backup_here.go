@@ -177,10 +177,14 @@ func (c *backupCommand) copyIndex(ctx context.Context, o embedded.Options) error
 	return err
 }
 
-// lastChange returns the latest commit time among the newest snapshots that changed anything, or
-// zero if none did.
+// lastChange returns the latest time at which a snapshot that changed anything was committed, of
+// the newest snapshots, or at which somebody changed what the log notes, such as a hold. It is zero
+// if nothing was changed.
 func lastChange(ctx context.Context, idx *sqliteindex.Index) (at time.Time, err error) {
 	const newest = 100
+	if at, err = idx.LastLogged(ctx); err != nil {
+		return at, err
+	}
 	found, err := idx.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Committed}, Limit: newest})
 	for i := range found {
 		if s := &found[i]; s.Segment.Parts > 0 && s.Committed.After(at) {

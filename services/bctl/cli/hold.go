@@ -61,25 +61,30 @@ filer. At least one snapshot of the shard must have it.`,
 }
 
 func (a *app) addHold(ctx context.Context, i index.Index, w *which, arg, reason string) error {
-	h, err := a.newHeld(ctx, i, w, arg, index.Hold{Reason: reason, By: operator()})
+	added, err := a.newHeld(ctx, i, w, arg, index.Hold{Reason: reason, By: operator()})
 	if err != nil {
 		return err
 	}
-	held, err := describeHolds(ctx, i, []index.Hold{h})
+	held, err := describeHolds(ctx, i, added)
 	if err != nil {
 		return err
 	}
-	return a.result(newHoldJSON(held[0]), "hold %d keeps %s %s %s (bctl hold rm %[1]d removes it)\n",
-		h.ID, held[0].what(), display(held[0].filer), display(held[0].shard))
+	for _, h := range held {
+		err := a.result(newHoldJSON(h), "hold %d keeps %s %s %s (bctl hold rm %[1]d removes it)\n", h.ID, h.what(), display(h.filer), display(h.shard))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// newHeld adds the hold on what an argument names.
-func (a *app) newHeld(ctx context.Context, i index.Index, w *which, arg string, h index.Hold) (index.Hold, error) {
+// newHeld adds the holds on what an argument names.
+func (a *app) newHeld(ctx context.Context, i index.Index, w *which, arg string, h index.Hold) ([]index.Hold, error) {
 	before, _, _ := strings.Cut(arg, ":")
 	if filer, shard, of := strings.Cut(arg, "/"); of && strings.Contains(before, "/") {
 		s, path, err := heldShard(ctx, i, filer, shard)
 		if err != nil {
-			return h, err
+			return nil, err
 		}
 		h.Shard = s.ID
 		if path != nil {
@@ -87,43 +92,48 @@ func (a *app) newHeld(ctx context.Context, i index.Index, w *which, arg string, 
 		}
 	} else {
 		if before != arg {
-			return h, usage("a hold on a path keeps its versions in all snapshots of a shard: give FILER/SHARD:PATH, or the snapshot without a path")
+			return nil, usage("a hold on a path keeps its versions in all snapshots of a shard: give FILER/SHARD:PATH, or the snapshot without a path")
 		}
 		s, err := w.snapshot(ctx, i, arg)
 		if err != nil {
-			return h, err
+			return nil, err
 		}
 		h.Snapshot = s.ID
 	}
 	h, err := i.AddHold(ctx, h)
 	if errors.Is(err, backup.ErrNotFound) {
-		return h, absent("snapshot %s is not committed; only committed snapshots can be put on hold (list them with bctl snapshot ls)", arg)
+		return nil, absent("snapshot %s is not committed; only committed snapshots can be put on hold (list them with bctl snapshot ls)", arg)
 	}
-	return h, wrongSetting(err)
+	return []index.Hold{h}, wrongSetting(err)
 }
 
-// holdPath adds a hold on the path of a shard that a user means by given.
-func (a *app) holdPath(ctx context.Context, i index.Index, s *index.ShardStatus, given string, h index.Hold) (index.Hold, error) {
+// holdPath adds holds on the paths of a shard that a user may mean by given. These are two if the
+// shard has the path within itself and as it is on the filer: a hold too many does no harm.
+func (a *app) holdPath(ctx context.Context, i index.Index, s *index.ShardStatus, given string, h index.Hold) (held []index.Hold, err error) {
 	path, err := browse.CleanPath(given)
 	switch {
 	case err != nil:
-		return h, usage("%v", err)
+		return nil, usage("%v", err)
 	case path == "":
-		return h, usage("%q is the whole shard: leave :PATH out, and the hold keeps all of its snapshots", given)
+		return nil, usage("%q is the whole shard: leave :PATH out, and the hold keeps all of its snapshots", given)
 	}
-	h.Path = path
-	held, err := i.AddHold(ctx, h)
-	if errors.Is(err, backup.ErrNotFound) && filepath.IsAbs(given) { // as it is on the filer
-		root := rootOf(&backup.Snapshot{Filer: s.Filer, Shard: s.Shard})
-		if below, ok := strings.CutPrefix("/"+path, strings.TrimSuffix(root, "/")+"/"); ok {
-			h.Path = below
-			held, err = i.AddHold(ctx, h)
+	paths := []string{path}
+	root := rootOf(&backup.Snapshot{Filer: s.Filer, Shard: s.Shard})
+	if below, ok := strings.CutPrefix("/"+path, strings.TrimSuffix(root, "/")+"/"); ok && filepath.IsAbs(given) && below != path { // as it is on the filer
+		paths = append(paths, below)
+	}
+	for _, h.Path = range paths {
+		switch added, err := i.AddHold(ctx, h); {
+		case err == nil:
+			held = append(held, added)
+		case !errors.Is(err, backup.ErrNotFound):
+			return held, wrongSetting(err)
 		}
 	}
-	if errors.Is(err, backup.ErrNotFound) {
-		return h, absent("no snapshot of %s %s has the path %q: give a path within the shard (bctl ls latest:… lists them)", display(s.Filer.Name), display(s.Name), given)
+	if len(held) == 0 {
+		return nil, absent("no snapshot of %s %s has the path %q: give a path within the shard (bctl ls latest:… lists them)", display(s.Filer.Name), display(s.Name), given)
 	}
-	return held, wrongSetting(err)
+	return held, nil
 }
 
 // heldShard returns the shard FILER/SHARD or FILER/SHARD:PATH, and the path, nil if there is none.

@@ -37,7 +37,8 @@ store. Each backup on one machine that changes anything puts a copy there. The
 command needs the identity.
 
 An index that is damaged, or older than the store, is moved aside. An undamaged
-index that knows all snapshots in the store is not changed.
+index that knows all snapshots in the store, and has made the newest copy there,
+is not changed.
 
 Snapshots made after the copy are listed, and the exit status is 3: their
 content is in the store, but this release cannot recover them. The exit status

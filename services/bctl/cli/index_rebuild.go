@@ -30,6 +30,12 @@ type rebuild struct {
 	trust journal.Trust
 	path  string
 
+	// What the existing index lacks.
+	unknown map[backup.SnapshotID]int // snapshots that the store has records of
+	outdone int                       // records that a purge has amended since
+	newest  int64                     // the newest copy that it has made
+	newer   map[string]int64          // copies in the store that are newer
+
 	made embedded.Rebuilt // zero if the existing index was kept
 	lost []lostSnapshot
 	// The number of pages of the index that do not match their digests: a restore of their
@@ -52,11 +58,11 @@ type lostSnapshot struct {
 var sidecars = []string{"-wal", "-shm", ""}
 
 func (r *rebuild) run(ctx context.Context) error {
-	lacks, whole, err := r.present(ctx)
+	whole, err := r.present(ctx)
 	if err != nil {
 		return err
 	}
-	if whole && lacks == 0 {
+	if whole && len(r.unknown)+r.outdone+len(r.newer) == 0 {
 		return fmt.Errorf("%s is undamaged and has all snapshots that the store has, so it was not replaced (to replace it, move it away): %w", r.path, backup.ErrExists)
 	}
 	fresh := r.path + ".new"
@@ -76,25 +82,38 @@ func (r *rebuild) run(ctx context.Context) error {
 	if err := r.settle(ctx, fresh, made.Sequence); err != nil {
 		return errors.Join(err, remove(fresh))
 	}
-	if whole && len(r.lost)+r.amended >= lacks {
+	if whole && !r.isBetter(made.Sequence) {
 		return errors.Join(remove(fresh), r.stay(ctx))
 	}
 	r.made = made
 	return r.replace(fresh)
 }
 
-// present examines the existing index. lacks is the number of the store's snapshots that it lacks;
-// whole is false if there is no index, or a damaged one.
-func (r *rebuild) present(ctx context.Context) (lacks int, whole bool, err error) {
+// isBetter reports whether a copy, which was settled, lacks less than the existing index. If both
+// lack the same, a newer copy knows better which packs the store has: a prune has made it.
+func (r *rebuild) isBetter(copied int64) bool {
+	if len(r.lost)+r.amended < len(r.unknown)+r.outdone {
+		return true
+	}
+	more := slices.ContainsFunc(r.lost, func(l lostSnapshot) bool {
+		_, both := r.unknown[l.ID]
+		return !both
+	})
+	return copied > r.newest && !more && r.amended <= r.outdone
+}
+
+// present examines the existing index, and finds out what it lacks. whole is false if there is no
+// index, or a damaged one.
+func (r *rebuild) present(ctx context.Context) (whole bool, err error) {
 	if _, err := os.Lstat(r.path); errors.Is(err, fs.ErrNotExist) {
-		return 0, false, nil
+		return false, nil
 	}
 	i, err := sqliteindex.OpenReadOnly(ctx, r.path)
 	if err != nil {
 		if errors.Is(err, backup.ErrCorrupt) {
 			err = nil
 		}
-		return 0, false, err
+		return false, err
 	}
 	defer i.Close()
 	of, err := i.Repository(ctx)
@@ -102,30 +121,37 @@ func (r *rebuild) present(ctx context.Context) (lacks int, whole bool, err error
 		if !errors.Is(err, backup.ErrUnavailable) {
 			err = nil
 		}
-		return 0, false, err
+		return false, err
 	}
 	if of.ID != r.trust.Repository {
-		return 0, false, fmt.Errorf("%s is the index of repository %v, but %v holds %v: %w", r.path, of.ID, r.store, r.trust.Repository, backup.ErrWrongKey)
+		return false, fmt.Errorf("%s is the index of repository %v, but %v holds %v: %w", r.path, of.ID, r.store, r.trust.Repository, backup.ErrWrongKey)
 	}
 	facts, err := i.Inspect(ctx)
 	if errors.Is(err, backup.ErrCorrupt) || err == nil && len(facts.Damage) > 0 {
-		return 0, false, nil
+		return false, nil
 	}
 	if err == nil {
 		err = i.CheckSchema(ctx)
 	}
 	if err != nil {
-		return 0, false, err
+		return false, err
 	}
 	if _, damaged, _, err := i.CheckPages(ctx); err != nil || damaged > 0 {
-		return 0, false, err
+		return false, err
 	}
-	unknown, err := repo.Unknown(ctx, r.store, i)
-	if err != nil {
-		return 0, false, err
+	if r.unknown, err = repo.Unknown(ctx, r.store, i); err != nil {
+		return false, err
 	}
 	amended, err := repo.Amended(ctx, r.store, i)
-	return len(unknown) + len(amended), true, err
+	if err != nil {
+		return false, err
+	}
+	r.outdone = len(amended)
+	if r.newer, err = repo.Newer(ctx, r.store, i); err != nil {
+		return false, err
+	}
+	r.newest, err = i.NewestCopy(ctx)
+	return true, err
 }
 
 // stay keeps the existing index, because no copy has more snapshots.
@@ -175,10 +201,24 @@ func (r *rebuild) settle(ctx context.Context, path string, copied int64) error {
 	if err := r.settleAmended(ctx, i); err != nil {
 		return err
 	}
-	if copied > 0 {
-		return i.EndCopy(ctx, copied, sqliteindex.CopySound) // the copy was taken while it was being written
+	if copied > 0 { // the copy was taken while it was being written
+		if err := i.EndCopy(ctx, copied, sqliteindex.CopySound); err != nil {
+			return err
+		}
 	}
-	return nil
+	return r.settleCopies(ctx, i)
+}
+
+// settleCopies makes an index accept newer copies, which are damaged, or lack more than the index:
+// it begins one that is newer, and never ends it.
+func (r *rebuild) settleCopies(ctx context.Context, i *sqliteindex.Index) error {
+	newer, err := repo.Newer(ctx, r.store, i)
+	if err != nil || len(newer) == 0 {
+		return err
+	}
+	r.app.note("the store has newer copies of the index, which cannot be used. A prune may have moved or deleted packs since: run bctl doctor, which looks for lost packs")
+	_, err = i.BeginCopy(ctx, slices.Max(slices.Collect(maps.Values(newer)))+1)
+	return err
 }
 
 // describe returns what the store knows about a lost snapshot.
@@ -266,7 +306,11 @@ func (r *rebuild) report(ctx context.Context) error {
 			a.note("snapshot %s is in the store, but not in the index", r.lost[n].name)
 		}
 	}
-	switch written := r.made.Written; {
+	written := r.made.Written
+	if !written.IsZero() {
+		a.note("holds, policies, marks and other settings are those of %s: what was changed after that must be changed again before anything is forgotten (bctl hold ls, bctl policy ls, bctl brake)", zoned(written))
+	}
+	switch {
 	case a.json:
 		err = a.print(struct {
 			Written   *string  `json:"written"` // time of the copy; null if the index was kept

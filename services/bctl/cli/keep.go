@@ -85,3 +85,14 @@ func (f *keepFlags) apply(given func(flag string) bool, r *backup.Retention) err
 	}
 	return nil
 }
+
+// checkTags fails unless a rule can select each of the tags of a new snapshot: --keep-tag takes
+// lists, separated by commas.
+func checkTags(tags []string) error {
+	for _, tag := range tags {
+		if list, err := backup.ParseTags(tag); err != nil || len(list) != 1 || list[0] != tag {
+			return usage("--tag %q is no tag: it is empty, or has a comma or spaces around it, so no --keep-tag could name it (for several tags, repeat --tag)", tag)
+		}
+	}
+	return nil
+}

@@ -11,28 +11,35 @@ import (
 var selectors = []string{"filer", "shard", "path", "policy", "site", "role"}
 
 // A once is the value of a flag that can be given once: if it were given twice, the command would
-// silently apply to the last value only.
+// silently apply to the last value only. It counts the values. Completion sets them several times.
 type once struct {
 	pflag.Value
-	given bool
+	given int
 }
 
 func (v *once) Set(text string) error {
-	if v.given {
-		return wrongValue("is the second value, and only one can be given: run the command once per value")
-	}
-	v.given = true
+	v.given++
 	return v.Value.Set(text)
 }
 
-// selectOnce makes each selector that takes one value refuse a second one, in all commands.
-func selectOnce(cmd *cobra.Command) {
+// countSelectors makes the selectors of all commands that take one value count their values.
+func countSelectors(cmd *cobra.Command) {
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if _, list := f.Value.(pflag.SliceValue); !list && slices.Contains(selectors, f.Name) {
 			f.Value = &once{Value: f.Value}
 		}
 	})
 	for _, c := range cmd.Commands() {
-		selectOnce(c)
+		countSelectors(c)
 	}
+}
+
+// selectedTwice refuses a second value of a selector that takes one.
+func selectedTwice(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if v, ok := f.Value.(*once); ok && v.given > 1 && err == nil {
+			err = usage("--%s is given %d times, and takes one value: run the command once per value", f.Name, v.given)
+		}
+	})
+	return err
 }

@@ -24,8 +24,14 @@ func TestSelectorsAreGivenOnce(t *testing.T) {
 				value = "walker"
 			}
 			args := append(strings.Fields(cmd.CommandPath())[1:], "--"+f.Name, value, "--"+f.Name, value)
+			for _, word := range strings.Fields(cmd.Use)[1:] {
+				if strings.HasPrefix(word, "--") {
+					break
+				}
+				args = append(args, "x")
+			}
 			status, _, stderr := runHere(t, nil, args...)
-			if status != exitUsage || !strings.Contains(stderr, "only one can be given") {
+			if status != exitUsage || !strings.Contains(stderr, "is given 2 times, and takes one value") {
 				t.Errorf("%q: status %d, %s", args, status, stderr)
 			}
 			tried++

@@ -22,11 +22,38 @@ const (
 	toWrite               // and to read
 )
 
-// patience is how long the index may take to answer before a warning is logged.
-const patience = 3 * time.Second
+const (
+	// patience is how long the index may take to answer before a warning is logged.
+	patience = 3 * time.Second
+	// giveUpAfter is how long a server may take. A local index has no limit: it may be recovering.
+	giveUpAfter = time.Minute
+)
 
-// openIndex opens the index.
+// openIndex opens the index. It fails if the server does not answer.
 func (a *app) openIndex(ctx context.Context, to access) (i index.Index, err error) {
+	if _, local := a.cfg.IndexPath(); local {
+		return a.openIndexNow(ctx, to)
+	}
+	err = answered(ctx, giveUpAfter, func(ctx context.Context) error {
+		i, err = a.openIndexNow(ctx, to)
+		return err
+	})
+	return i, err
+}
+
+// answered calls do with a context that ends after a time, and reports as unavailable that do has
+// failed because of that.
+func answered(ctx context.Context, within time.Duration, do func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	err := do(limited)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("the index has not answered for %s: %w", within, backup.IndexAway)
+	}
+	return err
+}
+
+func (a *app) openIndexNow(ctx context.Context, to access) (i index.Index, err error) {
 	late := time.AfterFunc(patience, func() { a.log.Warn("the index has not answered yet, waiting", "seconds", patience.Seconds()) })
 	defer late.Stop()
 	logged := a.indexLogged()

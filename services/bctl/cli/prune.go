@@ -192,6 +192,9 @@ func (c *pruneCommand) prune(ctx context.Context, r *repository) error {
 	if err != nil {
 		return err
 	}
+	if result.Again {
+		a.note("more has become free by what was deleted, or meanwhile: run bctl prune again")
+	}
 	return c.report(&result, time.Since(started))
 }
 

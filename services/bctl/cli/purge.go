@@ -19,6 +19,7 @@ import (
 	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/tty"
@@ -58,7 +59,8 @@ func newPurge(a *app) *cobra.Command {
 that have it: name, attributes and content. All other files stay as they are.
 PATH is a path within a shard, or as it is on the filer. All shards that have it
 are changed, or those that --filer and --shard select; with --since, only
-snapshots that started then or later.
+snapshots that started then or later. If a shard has an absolute PATH both ways,
+the purge is refused.
 
 Content that other files share stays. The rest is deleted from the index and the
 store. A pack that also has content of other files is opened, and their content
@@ -141,6 +143,14 @@ func (c *purgeCommand) run(ctx context.Context) (err error) {
 	if c.resume {
 		return c.goOn(ctx)
 	}
+	// A snapshot without a record is refused as one that is running.
+	keys, err := c.keys()
+	if err != nil {
+		return err
+	}
+	if err := embedded.WriteRecords(ctx, c.index, c.repository.store, keys); err != nil {
+		return err
+	}
 	if err := c.find(ctx); err != nil {
 		return err
 	}
@@ -164,11 +174,16 @@ func (c *purgeCommand) run(ctx context.Context) (err error) {
 		if f.Purged, err = c.index.BeginPurge(ctx, purge, false); err != nil {
 			return c.refused(err, &f.shard)
 		}
+		if n == len(c.found)-1 {
+			if err := done(); err != nil {
+				return err
+			}
+		}
 		if err := c.finish(ctx, f.Purge, &f.shard); err != nil {
 			return err
 		}
 	}
-	return done()
+	return nil
 }
 
 // aloneWithIndex prevents all other processes from writing to the index, which this process has
@@ -191,6 +206,7 @@ func (c *purgeCommand) find(ctx context.Context) error {
 		return err
 	}
 	for n := range shards {
+		before := len(c.found)
 		for _, path := range c.pathsIn(&shards[n]) {
 			p := index.Purge{Shard: shards[n].ID, Path: path, Since: c.since, By: operator(), Reason: c.reason}
 			found, err := c.index.BeginPurge(ctx, p, true)
@@ -200,8 +216,12 @@ func (c *purgeCommand) find(ctx context.Context) error {
 			if err != nil {
 				return c.refused(err, &shards[n])
 			}
+			if len(c.found) > before {
+				first := &c.found[before]
+				return fmt.Errorf("%s %s has two paths that %s may mean, and nothing was removed: give the one that you mean, relative to the shard: %s or %s",
+					display(shards[n].Filer.Name), display(shards[n].Name), display(c.path), display(first.Path), display(path))
+			}
 			c.found = append(c.found, purgeOf{found, shards[n]})
-			break
 		}
 	}
 	if len(c.found) == 0 {
@@ -239,7 +259,7 @@ func (c *purgeCommand) refused(err error, s *index.ShardStatus) error {
 	case errors.Is(err, index.ErrKept):
 		return fmt.Errorf("%s: %s, and nothing was removed: remove the hold first (bctl hold rm), or purge only what is newer (--since)", of, text)
 	case errors.Is(err, backup.ErrRunning):
-		return &busyError{fmt.Sprintf("%s is being backed up or restored (%s), and nothing was removed: run this command again when that has ended", of, text)}
+		return &busyError{fmt.Sprintf("%s is being backed up or restored (%s), and nothing was removed: run this command again when that has ended (bctl status shows it, and bctl cancel ends what was interrupted)", of, text)}
 	case errors.Is(err, backup.ErrExists):
 		return fmt.Errorf("%s has %s: go on with it first (bctl purge --resume)", of, text)
 	}
@@ -264,9 +284,10 @@ func (c *purgeCommand) agree() error {
 }
 
 // brake stops a purge of a large share of what is stored, until operators have confirmed it. done
-// notes that the confirmation is used up.
+// notes that the confirmation is used up: once a purge has begun, nothing brings back what it
+// removes.
 func (c *purgeCommand) brake(ctx context.Context) (done func() error, err error) {
-	d := index.Deletion{By: operator()}
+	d := index.Deletion{By: index.ByPurge(operator())}
 	for n := range c.found {
 		d.Bytes += c.found[n].Total.Bytes
 	}
@@ -309,6 +330,10 @@ func (c *purgeCommand) goOn(ctx context.Context) error {
 		if shard == nil {
 			return fmt.Errorf("purge %s is of a shard that the index does not have: %w", p.ID, backup.ErrCorrupt)
 		}
+		// A process that was killed may have left the confirmation.
+		if err := c.index.Deleted(ctx, index.Deletion{By: index.ByPurge(p.By)}, true); err != nil {
+			return err
+		}
 		if err := c.finish(ctx, p, shard); err != nil {
 			return err
 		}
@@ -341,14 +366,20 @@ func (c *purgeCommand) finish(ctx context.Context, p index.Purge, shard *index.S
 	return c.report(&p, shard, &proof, time.Since(started))
 }
 
+// keys returns the keys for objects of the journal.
+func (c *purgeCommand) keys() (k journal.Keys, err error) {
+	r := c.repository
+	key, err := r.object.ReadCommitterKey(c.app.cfg.CommitterKey)
+	if err != nil {
+		return k, err
+	}
+	return open.JournalKeys(&r.object, key)
+}
+
 // options returns what a purge needs. Without an identity, it does what it can.
 func (c *purgeCommand) options(p index.Purge) (o embedded.PurgeOptions, err error) {
 	a, r := c.app, c.repository
-	key, err := r.object.ReadCommitterKey(a.cfg.CommitterKey)
-	if err != nil {
-		return o, err
-	}
-	if o.Keys, err = open.JournalKeys(&r.object, key); err != nil {
+	if o.Keys, err = c.keys(); err != nil {
 		return o, err
 	}
 	if o.LockDir, err = a.cfg.LockDir(); err != nil {

@@ -125,9 +125,12 @@ func (c *purgeCommand) reportText(p *index.Purge, s *index.ShardStatus, proof *e
 		text += fmt.Sprintf("content: %s, of which other files need %d; the rest is neither in the index nor in the store (deleted: %s)\n",
 			counted(int(proof.Chunks), "chunk"), proof.Shared, counted(proof.Objects, "object"))
 		name := "name: not in the index"
-		if proof.Read > 0 {
+		switch {
+		case proof.Read > 0:
 			name += fmt.Sprintf(", and not in the shard's journal (read: %s)", counted(proof.Read, "object"))
-		} else {
+		case p.Path == "":
+			name += ", and not in the shard's journal, as an earlier run has found"
+		default:
 			name += "; the shard's journal was written again from the index, but not read, because there is no identity"
 		}
 		text += name + "\n"

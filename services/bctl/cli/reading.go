@@ -41,10 +41,14 @@ func (a *app) beginReading(ctx context.Context, i index.Index, id backup.Snapsho
 	}
 	renewing, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
+	renewed := wallClock()
 	go func() {
 		defer close(done)
 		loop.Every(renewing, renewReading, func() {
-			if err := i.BeginReading(renewing, reading, id, readingLease); err != nil && renewing.Err() == nil {
+			switch err := i.BeginReading(renewing, reading, id, readingLease); {
+			case err == nil:
+				renewed = wallClock()
+			case renewing.Err() == nil && !errors.Is(err, backup.ErrNotFound): // end reports that
 				a.log.Warn("the snapshot may be forgotten while it is restored", "error", err)
 			}
 		})
@@ -55,7 +59,14 @@ func (a *app) beginReading(ctx context.Context, i index.Index, id backup.Snapsho
 		// Where this fails, the lease ends by itself.
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookWithin)
 		defer cancel()
+		// This process, or the machine, may have been paused.
+		if wallClock().Sub(renewed) >= readingLease && errors.Is(i.BeginReading(ending, reading, id, readingLease), backup.ErrNotFound) {
+			a.note("snapshot %s was forgotten while its restore was paused for longer than %.0f minutes; what the restore has not found may have been pruned (bctl log)", id.Short(), readingLease.Minutes())
+		}
 		_ = i.EndReading(ending, reading)
 		shut()
 	}, nil
 }
+
+// wallClock returns the time. Unlike the monotonic clock, it goes on while the machine sleeps.
+var wallClock = func() time.Time { return time.Now().Round(0) }

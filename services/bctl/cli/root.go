@@ -175,7 +175,12 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 	root.CompletionOptions.DisableDefaultCmd = true
 	a.globalFlags(root)
 	root.Flags().BoolVar(&version, "version", false, "print the version")
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.configure(cmd) }
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if err := selectedTwice(cmd); err != nil {
+			return err
+		}
+		return a.configure(cmd)
+	}
 	setHelp(root)
 	addGroup(root, useGroup, newInit(a), newBackup(a), newRestore(a), newSnapshot(a), newLs(a), newStatus(a), newCancel(a),
 		newForget(a), newPrune(a), newPurge(a), newHold(a), newConfirm(a), newBrake(a), newLog(a), newStats(a))
@@ -191,7 +196,7 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 	root.SetHelpCommand(help)
 	root.AddCommand(newSnapshots(a))
 	addAliases(root)
-	selectOnce(root)
+	countSelectors(root)
 	return root
 }
 

@@ -80,13 +80,7 @@ func Backup(ctx context.Context, o Options, shard backup.Shard, s backup.Snapsho
 		return backup.Snapshot{}, err
 	}
 	defer unlock()
-	snap, err := o.Index.BeginSnapshot(ctx, shard.ID, s, time.Time{})
-	if errors.Is(err, backup.ErrRunning) {
-		o.Log.Info("the last backup of this shard was interrupted; its stored content is used", "snapshot", snap.ID.Short(), "started", snap.Started)
-		if err = o.Index.Fail(ctx, snap.ID, "interrupted", time.Time{}); err == nil {
-			snap, err = o.Index.BeginSnapshot(ctx, shard.ID, s, time.Time{})
-		}
-	}
+	snap, err := begin(ctx, &o, shard, s)
 	if err != nil {
 		return snap, err
 	}
@@ -104,6 +98,19 @@ func Backup(ctx context.Context, o Options, shard backup.Shard, s backup.Snapsho
 		return snap, err
 	}
 	return ended, readErr
+}
+
+// begin begins the snapshot, after it has ended one that an interrupted backup of the shard left.
+func begin(ctx context.Context, o *Options, shard backup.Shard, s backup.Snapshot) (backup.Snapshot, error) {
+	snap, err := o.Index.BeginSnapshot(ctx, shard.ID, s, time.Time{})
+	if !errors.Is(err, backup.ErrRunning) {
+		return snap, err
+	}
+	o.Log.Info("the last backup of this shard was interrupted; its stored content is used", "snapshot", snap.ID.Short(), "started", snap.Started)
+	if err := o.Index.Fail(ctx, snap.ID, "interrupted", time.Time{}); err != nil {
+		return snap, err
+	}
+	return o.Index.BeginSnapshot(ctx, shard.ID, s, time.Time{})
 }
 
 // run runs the services until the snapshot has ended.

@@ -13,9 +13,10 @@ import (
 	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/services/committer/commit"
 )
 
-// recordWithin is how long a backup that has just ended may take to write its record.
+// recordWithin is how long backups may keep on ending while the index is copied.
 const recordWithin = 10 * time.Second
 
 // Prune is prune.Run for a repository on one machine. An index that is rebuilt from a copy must not
@@ -77,8 +78,15 @@ func endTerm(ctx context.Context, idx *sqliteindex.Index) error {
 	return nil
 }
 
-// copyNow puts a copy of the index into the store. It waits for the records of backups that have
-// just ended, without which the index is not copied.
+// WriteRecords writes the records of snapshots that have ended, and of which the store has none:
+// their processes died, or they were cancelled. The index is not copied without these records, and
+// no command but the next backup would write them.
+func WriteRecords(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys) error {
+	return commit.WriteRecords(ctx, commit.Parts{Index: idx, Store: s, Keys: keys})
+}
+
+// copyNow puts a copy of the index into the store. It writes the records that are missing: backups
+// may end meanwhile.
 func copyNow(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys) error {
 	for end := time.Now().Add(recordWithin); ; loop.Pause(ctx, recordWithin/100) {
 		now := time.Now()
@@ -88,6 +96,9 @@ func copyNow(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys jo
 		}
 		if !errors.Is(err, errNoRecord) || now.After(end) || ctx.Err() != nil {
 			return fmt.Errorf("copy the index into the store: %w", err)
+		}
+		if err := WriteRecords(ctx, idx, s, keys); err != nil {
+			return fmt.Errorf("write the missing records of snapshots: %w", err)
 		}
 	}
 }

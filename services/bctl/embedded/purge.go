@@ -62,7 +62,7 @@ func Purge(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
 		return proof, err
 	}
 	proof.Amended = a.amended
-	o.ID, o.BeforeDelete = o.Purge.ID, copied
+	o.ID, o.Shard, o.BeforeDelete = o.Purge.ID, o.Purge.Shard, copied
 	if proof.Purged, err = prune.Purge(ctx, o.Index, o.PurgeOptions); err != nil || proof.Left > 0 {
 		return proof, err
 	}

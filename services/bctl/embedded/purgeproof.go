@@ -137,6 +137,9 @@ func (r *journalProof) part(ctx context.Context, part int) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
+		if c.Ended && r.base < r.o.Purge.From {
+			continue // the base keeps the path, because the purge begins later
+		}
 		has = has || backup.IsAtOrBelow(c.Path, r.o.Purge.Path)
 		if c.Ended || c.Path != dir {
 			continue

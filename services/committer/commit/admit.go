@@ -43,7 +43,11 @@ func (s *Service) receive(ctx, work context.Context, r flow.Received) {
 	// Requests to the store take time, and run concurrently, as those of readers do. There are at
 	// most as many as the consumer has results in progress.
 	s.packChecks.Go(func() {
-		switch err := s.checkStored(work, r.Pack); {
+		err := s.checkStored(work, r.Pack)
+		if errors.Is(err, context.DeadlineExceeded) && work.Err() == nil {
+			err = fmt.Errorf("%w (the store was %w for %s)", err, backup.StoreAway, statWithin)
+		}
+		switch {
 		case err == nil:
 			s.pass(ctx, r)
 		case errors.Is(err, errNotStored):

@@ -71,7 +71,7 @@ func TestPackIsRegisteredOnceTheStoreAnswers(t *testing.T) {
 	f.begin()
 	task := f.claimTask()
 	log := f.run()
-	for n, fault := range []*atomic.Bool{&f.store.silent, &f.store.gone} {
+	for n, fault := range []*atomic.Bool{&f.store.silent, &f.store.gone, &f.store.hangs} {
 		fault.Store(true)
 		id := byte(n + 1)
 		stored := &backup.PackStored{
@@ -85,6 +85,10 @@ func TestPackIsRegisteredOnceTheStoreAnswers(t *testing.T) {
 	}
 	if strings.Contains(log.String(), "result refused") {
 		t.Errorf("a pack was refused:\n%s", log)
+	}
+	// A store that hangs is an outage of the store, which the log reports once.
+	if !strings.Contains(log.String(), "(the store was unavailable for 5s)") {
+		t.Errorf("a store that hangs is not reported as unavailable:\n%s", log)
 	}
 }
 

@@ -69,13 +69,7 @@ func (s *Service) apply(ctx context.Context, batch []flow.Received) {
 	}
 	s.addSeconds(results)
 	spans := s.beginApply(ctx, batch)
-	started := time.Now()
-	applying, cancel := context.WithTimeout(ctx, applyWithin)
-	outcomes, err := s.Index.Apply(applying, results)
-	cancel()
-	took := time.Since(started)
-	s.commitNanos.Add(int64(took))
-	s.opts.Metrics.Applied(took)
+	outcomes, err := s.applyTimed(ctx, results)
 	endApply(spans, outcomes, err)
 	if err != nil {
 		for _, r := range batch {
@@ -89,6 +83,18 @@ func (s *Service) apply(ctx context.Context, batch []flow.Received) {
 	for i := range outcomes {
 		s.acknowledge(ctx, batch[i], &outcomes[i])
 	}
+}
+
+// applyTimed calls Apply, and measures the time that it takes.
+func (s *Service) applyTimed(ctx context.Context, results []index.Result) ([]index.Outcome, error) {
+	started := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, applyWithin)
+	defer cancel()
+	outcomes, err := s.Index.Apply(ctx, results)
+	took := time.Since(started)
+	s.commitNanos.Add(int64(took))
+	s.opts.Metrics.Applied(took)
+	return outcomes, err
 }
 
 // addSeconds adds the time of previous transactions to the counts of the first result.

@@ -49,7 +49,8 @@ func (s *Service) finishAll(ctx, work context.Context) error {
 	return err
 }
 
-// finish commits a snapshot whose work is all settled, or fails it.
+// finish commits a snapshot whose work is all settled, or fails it. finishLoop wakes up when the
+// result that settles the last work has been applied (acknowledge).
 func (s *Service) finish(ctx context.Context, id backup.SnapshotID) error {
 	snap, err := s.Index.Snapshot(ctx, id)
 	if err != nil || snap.State != backup.Running || !snap.Complete() {
@@ -88,14 +89,8 @@ func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index
 		span.End(err)
 	}()
 	segment, err := s.writeSegment(leased, snap, last)
-	switch {
-	case errors.Is(err, backup.ErrCorrupt):
-		s.fail(ctx, id, err.Error(), nil)
-		return nil
-	case err != nil && errors.Is(context.Cause(leased), errLeaseLost):
-		return nil // our segment is an orphan
-	case err != nil:
-		return fmt.Errorf("index segment of snapshot %s: %w", id.Short(), err)
+	if err != nil {
+		return s.notWritten(ctx, leased, id, err)
 	}
 	// The commit point. Everything that the snapshot names is already durable (I1). This
 	// transaction makes the snapshot visible.
@@ -109,6 +104,18 @@ func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index
 		s.ended(ctx, snap, "")
 	}
 	return err
+}
+
+// notWritten handles the failure to write the segment of a snapshot.
+func (s *Service) notWritten(ctx, leased context.Context, id backup.SnapshotID, err error) error {
+	switch {
+	case errors.Is(err, backup.ErrCorrupt):
+		s.fail(ctx, id, err.Error(), nil)
+		return nil
+	case errors.Is(context.Cause(leased), errLeaseLost):
+		return nil // our segment is an orphan
+	}
+	return fmt.Errorf("index segment of snapshot %s: %w", id.Short(), err)
 }
 
 // ended handles the end of a snapshot; reason is why it failed. It needs the snapshot's id and
@@ -168,12 +175,29 @@ func guardFirst(snap *backup.Snapshot, last *index.LastCommits) string {
 	return "the shard is empty, and it has no earlier good snapshot: is the filer mounted where the walkers run?"
 }
 
-// minCheckpointBytes is the minimum size of the segments that a checkpoint replaces.
-const minCheckpointBytes = 1 << 20
+const (
+	// minCheckpointBytes is the minimum size of the segments that a checkpoint replaces.
+	minCheckpointBytes = 1 << 20
+	// checkpointEvery is how many snapshots a shard has per checkpoint, and per minCheckpointBytes
+	// of the last one.
+	checkpointEvery = 128
+)
+
+// needsCheckpoint reports whether the segment of a snapshot must have all pages of the shard: if
+// the segments since the last checkpoint have become larger than it, or the chain of snapshots may
+// have become long. Nothing of a chain can be deleted before a checkpoint has cut it, not even the
+// records of snapshots that changed nothing. So checkpoints cost at most 8 KiB per snapshot.
+func needsCheckpoint(snap *backup.Snapshot, last *index.LastCommits) bool {
+	if snap.Base == 0 || last.SegmentBytes > max(last.CheckpointBytes, minCheckpointBytes) {
+		return true
+	}
+	every := checkpointEvery * (1 + last.CheckpointBytes/minCheckpointBytes)
+	return int64(snap.Number)%every == 0
+}
 
 // writeSegment writes the snapshot's changes of the index to the store, so that the store alone is
-// sufficient (I7). The first segment of a shard is a checkpoint, which has all of its pages.
-// Another checkpoint is written when the segments since the last one have become larger than it.
+// sufficient (I7). The first segment of a shard is a checkpoint, which has all of its pages. So are
+// some of the later ones (needsCheckpoint).
 func (s *Service) writeSegment(ctx context.Context, snap *backup.Snapshot, last *index.LastCommits) (journal.Segment, error) {
 	put := func(name string, data []byte) error { return s.Store.Put(ctx, name, data) }
 	changes := s.Index.Changes(ctx, snap.ID)
@@ -184,7 +208,7 @@ func (s *Service) writeSegment(ctx context.Context, snap *backup.Snapshot, last 
 	if err != nil {
 		return journal.Segment{}, err
 	}
-	if last.SegmentBytes <= max(last.CheckpointBytes, minCheckpointBytes) {
+	if !needsCheckpoint(snap, last) {
 		return journal.WriteSegment(s.Keys, snap, false, base.Pages, changes, put)
 	}
 	want, err := journal.Content(base.Pages, changes)

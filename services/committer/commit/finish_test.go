@@ -204,6 +204,32 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
+// The chain of a shard that changes little, or not at all, is cut too: more rarely where checkpoints
+// are large.
+func TestLongChainsAreCut(t *testing.T) {
+	for _, test := range []struct {
+		number               backup.SnapshotNumber
+		checkpoint, segments int64
+		needed               bool
+		base                 backup.SnapshotNumber
+	}{
+		{1, 0, 0, true, 0},
+		{2, 5000, 300, false, 1},
+		{127, 5000, 0, false, 126},
+		{128, 5000, 0, true, 127},
+		{256, 5000, 0, true, 255},
+		{128, 10 << 20, 0, false, 127},
+		{1408, 10 << 20, 0, true, 1407},
+		{7, 5000, 1<<20 + 1, true, 6},
+		{7, 5 << 20, 1<<20 + 1, false, 6},
+	} {
+		last := index.LastCommits{CheckpointBytes: test.checkpoint, SegmentBytes: test.segments}
+		if got := needsCheckpoint(&backup.Snapshot{Number: test.number, Base: test.base}, &last); got != test.needed {
+			t.Errorf("number %d, after a checkpoint of %d bytes and segments of %d: %t", test.number, test.checkpoint, test.segments, got)
+		}
+	}
+}
+
 // If pages are missing in the index, a checkpoint would record that the shard never had them. So
 // the snapshot fails instead, and names what is missing. An operator can force a checkpoint of the
 // remaining pages.

@@ -291,10 +291,15 @@ type faultStore struct {
 	puts   int // and PutNews
 
 	silent atomic.Bool // Stat fails
+	hangs  atomic.Bool // Stat does not return before its context ends
 	gone   atomic.Bool // it has no objects, as if the bucket were gone
 }
 
 func (s *faultStore) Stat(ctx context.Context, name string) (int64, error) {
+	if s.hangs.Load() {
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
 	if s.silent.Load() {
 		return 0, errSilent
 	}

@@ -35,11 +35,28 @@ func (s *Service) recordLoop(ctx context.Context) {
 // Record writes the commit records that are missing in the store, and the catalog if it has
 // changed.
 func (s *Service) Record(ctx context.Context) error {
+	_, err := s.writeRecords(ctx)
+	return errors.Join(err, s.writeCatalog(ctx))
+}
+
+// WriteRecords writes all commit records that are missing in the store: those of snapshots whose
+// processes died before they could. Another process may write them at the same time.
+func WriteRecords(ctx context.Context, p Parts) error {
+	s := New(p, Options{})
+	for {
+		if n, err := s.writeRecords(ctx); err != nil || n == 0 {
+			return err
+		}
+	}
+}
+
+// writeRecords writes some of the missing records, and returns their number.
+func (s *Service) writeRecords(ctx context.Context) (int, error) {
 	missing, err := s.Index.Unrecorded(ctx, nil, recordsAtOnce)
 	for i := range missing {
 		err = errors.Join(err, s.writeRecord(ctx, &missing[i]))
 	}
-	return errors.Join(err, s.writeCatalog(ctx))
+	return len(missing), err
 }
 
 // writeRecord writes the record of a snapshot that has ended.

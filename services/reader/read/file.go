@@ -45,13 +45,8 @@ func (b *batch) readFile(ctx context.Context, at *pageDir, p *page, e *backup.En
 	}
 	b.describe(p, e, &before)
 	e.Content = content
-	if err := b.takeXattrs(ctx, e, f.Xattrs); err != nil {
-		if errors.Is(err, source.ErrStale) && !last {
-			return err
-		}
-		if err := b.xattrsFailed(ctx, at, p, e, err); err != nil {
-			return err
-		}
+	if err := b.readFileXattrs(ctx, at, p, e, f, last); err != nil {
+		return err
 	}
 	if changed {
 		e.Flags |= backup.ChangedWhileRead

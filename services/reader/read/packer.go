@@ -109,25 +109,15 @@ func newPacker(svc *Service, sealer *seal.Sealer) *packer {
 }
 
 // add seals a frame into the snapshot's open pack, and returns by how many bytes the pack grew. A
-// pack that is full is passed on to be uploaded; flush does that for one that gets no more. add
-// blocks while the maximum number of packs is being uploaded.
+// pack that is full is passed on to be uploaded (enqueue, upload, put); flushLoop does that for one
+// that gets no more. add blocks while the maximum number of packs is being uploaded.
 func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Frame) (ref *packRef, grewBytes int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	open := p.open[snapshot]
-	if open != nil && !open.writer.Fits(f) {
-		if err := p.enqueue(ctx, open); err != nil {
-			return nil, 0, err
-		}
-		open = nil
-	}
-	before := 0
-	if open != nil {
-		before = open.writer.Size()
-	} else if open, err = p.newPack(ctx, snapshot); err != nil {
+	open, before, err := p.packFor(ctx, snapshot, f)
+	if err != nil {
 		return nil, 0, err
 	}
-	ref = open.ref
 	n, err := open.writer.Add(f)
 	if err != nil {
 		return nil, 0, err
@@ -143,7 +133,22 @@ func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Fra
 	case p.held > maxOpenBytes:
 		err = p.enqueue(ctx, p.fullest())
 	}
-	return ref, grewBytes, err
+	return open.ref, grewBytes, err
+}
+
+// packFor returns the open pack of the snapshot and its size or, if there is none that f fits into,
+// a new one and zero.
+func (p *packer) packFor(ctx context.Context, snapshot backup.SnapshotID, f pack.Frame) (open *openPack, sizeBytes int, err error) {
+	if open = p.open[snapshot]; open != nil {
+		if open.writer.Fits(f) {
+			return open, open.writer.Size(), nil
+		}
+		if err := p.enqueue(ctx, open); err != nil {
+			return nil, 0, err
+		}
+	}
+	open, err = p.newPack(ctx, snapshot)
+	return open, 0, err
 }
 
 func (p *packer) newPack(ctx context.Context, snapshot backup.SnapshotID) (*openPack, error) {
@@ -220,14 +225,7 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 	if err != nil {
 		return err
 	}
-	if cap(data) >= packBufferBytes {
-		defer func() {
-			select {
-			case p.bufs <- data[:0]:
-			default:
-			}
-		}()
-	}
+	defer p.reuse(data)
 	started := time.Now()
 	// A failed Put may leave an orphan object: the pack's name is not used again.
 	if err := p.svc.whileAccepted(ctx, func(ctx context.Context) error {
@@ -243,6 +241,17 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 		FrameBytes: slices.Clone(open.writer.FrameBytes()), Chunks: open.places,
 	}
 	return p.svc.untilSent(ctx, "pack "+m.Pack.String(), func() error { return p.svc.sendPack(ctx, m) })
+}
+
+// reuse keeps the buffer of a pack for another full pack.
+func (p *packer) reuse(buf []byte) {
+	if cap(buf) < packBufferBytes {
+		return
+	}
+	select {
+	case p.bufs <- buf[:0]:
+	default:
+	}
 }
 
 // untilSent calls send until the message is accepted, because later messages rely on it.

@@ -22,12 +22,8 @@ type splitter struct {
 // it. The bytes after the last cut are the start of the next round's space.
 func (s *splitter) extent(ctx context.Context, hole, start, length int64) error {
 	b := s.batch
-	if b.cutter == nil {
-		cutter, err := chunk.NewCutter(b.svc.Repository.Chunker, b.svc.Key.Dedup)
-		if err != nil {
-			return err
-		}
-		b.cutter = cutter
+	if err := b.needCutter(); err != nil {
+		return err
 	}
 	have := 0 // bytes that were read and not cut yet, at the start of the space
 	for offset, end := start, start+length; offset < end || have > 0; {
@@ -64,6 +60,14 @@ func (s *splitter) extent(ctx context.Context, hole, start, length int64) error 
 		}
 	}
 	return nil
+}
+
+// needCutter makes the batch's cutter before its first large or sparse file.
+func (b *batch) needCutter() (err error) {
+	if b.cutter == nil {
+		b.cutter, err = chunk.NewCutter(b.svc.Repository.Chunker, b.svc.Key.Dedup)
+	}
+	return err
 }
 
 // collapseRefs makes a list chunk of the full list of refs. Data that is not cut yet lies where

@@ -2,6 +2,7 @@ package read
 
 import (
 	"context"
+	"errors"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/listing"
@@ -34,6 +35,15 @@ func (b *batch) readXattrsAlone(ctx context.Context, at *pageDir, p *page, e *ba
 		return true, b.xattrsFailed(ctx, at, p, e, err)
 	}
 	return true, nil
+}
+
+// readFileXattrs gives e the extended attributes of its open file. last is as for readFile.
+func (b *batch) readFileXattrs(ctx context.Context, at *pageDir, p *page, e *backup.Entry, f source.File, last bool) error {
+	err := b.takeXattrs(ctx, e, f.Xattrs)
+	if err == nil || errors.Is(err, source.ErrStale) && !last {
+		return err
+	}
+	return b.xattrsFailed(ctx, at, p, e, err)
 }
 
 // readOwnXattrs reads the extended attributes of a page's directory, or of one of its entries that

@@ -39,30 +39,35 @@ func (w *visit) addDifferences(ctx context.Context, old *oldState, gone []backup
 }
 
 // takeOver decides what is read again. It copies what is known of unchanged entries into a page,
-// flags changed files as wanted, and reads the extended attributes of changed entries that are not
-// regular files.
+// and flags changed files as wanted (listing.TakeOver). It reads the extended attributes of changed
+// entries that are not regular files.
 func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSelf *backup.Entry) error {
-	by := w.slice.task.Job.Compare
-	reread := w.slice.svc.opts.Reread
-	c := listing.TakeOver(by, reread, p.entries, old, w.observer())
+	c := listing.TakeOver(w.slice.task.Job.Compare, w.slice.svc.opts.Reread, p.entries, old, w.observer())
 	w.counts.FilesNew += c.New
 	w.counts.FilesChanged += c.Changed
 	w.counts.FilesUnchanged += c.Unchanged
-	if p.self != nil {
-		if oldSelf != nil {
-			p.self.Xattrs, p.self.XattrChunk = oldSelf.Xattrs, oldSelf.XattrChunk
-		}
-		if oldSelf == nil || reread || !listing.Unchanged(by, p.self, oldSelf) {
-			p.self.Flags |= backup.XattrsWanted
-		}
-		if _, err := w.settleXattrs(ctx, p, p.self); err != nil {
-			return err
-		}
+	if err := w.settleSelf(ctx, p, oldSelf); err != nil {
+		return err
 	}
 	if err := w.settleEntries(ctx, p); err != nil {
 		return err
 	}
 	return w.takeInterrupted(ctx, p)
+}
+
+// settleSelf reads the extended attributes of the directory, on page 0, unless it is unchanged.
+func (w *visit) settleSelf(ctx context.Context, p *page, old *backup.Entry) error {
+	if p.self == nil {
+		return nil
+	}
+	if old != nil {
+		p.self.Xattrs, p.self.XattrChunk = old.Xattrs, old.XattrChunk
+	}
+	if old == nil || w.slice.svc.opts.Reread || !listing.Unchanged(w.slice.task.Job.Compare, p.self, old) {
+		p.self.Flags |= backup.XattrsWanted
+	}
+	_, err := w.settleXattrs(ctx, p, p.self)
+	return err
 }
 
 // observer returns a function that passes changes to Options.OnChange; nil if there is none. It

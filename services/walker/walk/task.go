@@ -123,18 +123,25 @@ func (s *Service) walk(ctx context.Context, t *inFlight) error {
 	if err != nil {
 		return s.fail(ctx, &task, err)
 	}
-	err = sl.walk(ctx)
-	if err == nil {
-		err = sl.findings.finish(ctx)
+	if err := sl.walk(ctx); err != nil {
+		return s.interrupted(ctx, t, &task, tree, err)
 	}
-	if err == nil || ctx.Err() != nil || errors.Is(err, errStopped) {
+	if err := sl.findings.finish(ctx); err != nil {
+		return s.interrupted(ctx, t, &task, tree, err)
+	}
+	return nil
+}
+
+// interrupted decides how an attempt ends that failed with err after its tree was opened.
+func (s *Service) interrupted(ctx context.Context, t *inFlight, task *backup.WalkTask, tree source.Tree, err error) error {
+	if ctx.Err() != nil || errors.Is(err, errStopped) {
 		return err
 	}
 	if away := source.CheckTree(ctx, tree, nil); away != nil {
 		err = away // the other errors follow from that
 	}
 	if isRootGone(err) || errors.Is(err, source.ErrExpired) || source.IsOtherTree(err) {
-		return s.notWalked(ctx, t, &task, err)
+		return s.notWalked(ctx, t, task, err)
 	}
 	return err
 }

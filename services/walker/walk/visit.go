@@ -63,15 +63,10 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 		return nil, 0, err
 	}
 	w, err := v.look(ctx, s, path, marks)
-	if errors.Is(err, source.ErrStale) { // it may still exist
-		w.close()
-		w, err = v.look(ctx, s, path, marks)
-	}
 	defer w.close()
 	if err != nil {
 		return nil, 0, w.settleUnread(ctx, err)
 	}
-	w.latency = w.answers / time.Duration(w.counts.StatCalls)
 	if err := w.complete(ctx); err != nil {
 		return nil, 0, err
 	}
@@ -82,20 +77,9 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 		subdirectories, err = w.addSpilled(ctx)
 		return subdirectories, w.total, err
 	}
-	unchanged := w.counts.FilesUnchanged
 	old, gone, err := w.compare(ctx)
 	if err != nil {
 		return nil, 0, err
-	}
-	kept, err := w.keepMounts(ctx, &old)
-	if err != nil {
-		return nil, 0, err
-	}
-	if kept { // the entries have changed
-		w.pages, w.keys, w.counts.FilesUnchanged = w.pages[:0], w.keys[:0], unchanged
-		if old, gone, err = w.compare(ctx); err != nil {
-			return nil, 0, err
-		}
 	}
 	subdirectories = w.subdirectories(nil, w.entries) // may report some that cannot be walked
 	carried, err := w.addDifferences(ctx, &old, gone)
@@ -105,8 +89,18 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 	return subdirectories, w.total, nil
 }
 
-// look opens and lists a directory. With an error, the visit shows how far it came.
+// look opens and lists a directory, once more if its handle was stale, because it may still exist.
+// With an error, the visit shows how far it came.
 func (v *visitor) look(ctx context.Context, s *slice, path string, marks []index.PageMark) (*visit, error) {
+	w, err := v.lookOnce(ctx, s, path, marks)
+	if errors.Is(err, source.ErrStale) {
+		w.close()
+		return v.lookOnce(ctx, s, path, marks)
+	}
+	return w, err
+}
+
+func (v *visitor) lookOnce(ctx context.Context, s *slice, path string, marks []index.PageMark) (*visit, error) {
 	w := &visit{visitor: v, slice: s, path: path, marks: marks}
 	dir, err := s.tree.OpenDirectory(ctx, path)
 	if err != nil {
@@ -116,13 +110,28 @@ func (v *visitor) look(ctx context.Context, s *slice, path string, marks []index
 	w.counts.Directories, w.counts.StatCalls = 1, 1
 	err = w.list(ctx)
 	w.answers = stall.Took(dir)
+	w.latency = w.answers / time.Duration(w.counts.StatCalls)
 	return w, err
 }
 
 // compare keeps the pages whose fingerprints differ from the last snapshot's (comparePages), and
 // fetches what the last snapshot has of them (fetchOld). gone are the keys of pages that the
-// directory no longer has.
+// directory no longer has. If content of the last snapshot was mounted and now is not, it is added
+// to the entries (keepMounts), and they are compared again.
 func (w *visit) compare(ctx context.Context) (old oldState, gone []backup.PageKey, err error) {
+	unchanged := w.counts.FilesUnchanged
+	if old, gone, err = w.compareOnce(ctx); err != nil {
+		return old, gone, err
+	}
+	kept, err := w.keepMounts(ctx, &old)
+	if err != nil || !kept {
+		return old, gone, err
+	}
+	w.pages, w.keys, w.counts.FilesUnchanged = w.pages[:0], w.keys[:0], unchanged
+	return w.compareOnce(ctx)
+}
+
+func (w *visit) compareOnce(ctx context.Context) (old oldState, gone []backup.PageKey, err error) {
 	w.comparePages()
 	gone = w.endedKeys()
 	old, err = w.fetchOld(ctx, gone)

@@ -1,0 +1,37 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/pgindex"
+)
+
+// A server that accepts connections and does not answer is unavailable after a time, instead of
+// keeping a command for ever.
+func TestIndexThatHangsIsUnavailable(t *testing.T) {
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	within := 100 * time.Millisecond
+	open := func(ctx context.Context) error {
+		_, err := pgindex.Open(ctx, "postgres://x@"+server.Addr().String()+"/x?sslmode=disable", pgindex.Options{})
+		return err
+	}
+	err = answered(t.Context(), within, open)
+	if !errors.Is(err, backup.ErrUnavailable) || !strings.Contains(err.Error(), "has not answered for 100ms") {
+		t.Errorf("%v", err)
+	}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	if err := answered(stopped, within, open); strings.Contains(err.Error(), "has not answered for") {
+		t.Errorf("after an interrupt: %v", err)
+	}
+}
