@@ -129,7 +129,7 @@ func lookLocal(ctx context.Context, repo string) (g localGrown, err error) {
 }
 
 func writeLocal(c *chapter, all []localGrown, s shape) {
-	c.say("%d files in %d directories, backed up on one machine (SQLite). Then %d times: %.0f%% of the files, chosen at random, are rewritten, created or deleted, and backed up. What each backup added, in bytes:",
+	c.say("%d files in %d directories, backed up on one machine (SQLite). Then %d times: %.0f%% of the files, chosen at random, are rewritten, created or deleted, and backed up. The bytes that each backup added:",
 		s.files, s.directories, len(all)-1, 100*c.runner.o.churnShare)
 	rows := [][]string{{"backup", "packs", "segments", "index, used", "index, length of the file", "packs, segments and used index, × the packs"}}
 	var sum localGrown

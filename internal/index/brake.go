@@ -67,7 +67,7 @@ type Deletion struct {
 	EarlierBytes   int64 // were deleted before, within BrakeWindow; MayDelete sets it
 }
 
-// byPurge begins the name of whoever purges, in a Deletion and its stop.
+// byPurge is the beginning of By in the Deletion of a purge, and in its stop.
 const byPurge = "purge by "
 
 // ByPurge returns the name under which an operator's purge deletes from the repository. Pruning
@@ -75,9 +75,9 @@ const byPurge = "purge by "
 // other, or drop its stop.
 func ByPurge(operator string) string { return byPurge + operator }
 
-// SameRun reports whether a stop is that of an earlier run which would have deleted the same as d:
-// for a shard, and for a purge, a run of the same user or policy, and else any pruning of the
-// repository.
+// SameRun reports whether a stop is that of an earlier run that would have deleted the same as d.
+// For a shard, and for a purge, that is a run of the same user or policy. Otherwise it is any
+// pruning of the repository.
 func (d *Deletion) SameRun(s *Stop) bool {
 	pruning := d.Shard == 0 && !strings.HasPrefix(d.By, byPurge) && !strings.HasPrefix(s.By, byPurge)
 	return d.Shard == s.Shard && (pruning || d.By == s.By)

@@ -78,8 +78,8 @@ func AppendPatch(dst, base, listing []byte) []byte {
 	return e.EncodeAll(listing, dst)
 }
 
-// Patched returns the plain listing of which patch is the patch, given the base. It accepts
-// untrusted data; errors wrap backup.ErrCorrupt.
+// Patched returns the plain listing that patch makes from the base. It accepts untrusted data;
+// errors wrap backup.ErrCorrupt.
 func Patched(base, patch []byte) ([]byte, error) { return appendPatched(nil, base, patch) }
 
 // appendPatched is Patched; it appends to dst, which is empty.
@@ -144,12 +144,14 @@ func Whole(stored, base []byte) ([]byte, error) {
 // plainBases are buffers for the plain forms of bases.
 var plainBases = sync.Pool{New: func() any { return new([]byte) }}
 
-// patchRoom is the room that is made for the result of a patch before it is decoded: it seldom is
-// larger than the base, and a few bytes must not allocate much.
+// patchRoom is the memory that is allocated for the result of a patch before it is decoded. The
+// result is seldom larger than the base, and a patch of a few bytes must not cause a large
+// allocation.
 func patchRoom(base, frame int) uint64 { return uint64(base + 4*frame + 64) }
 
-// The pools of what makes patches and applies them. Each needs a dictionary of its own for each
-// patch, and is costly to make. An encoder would be made again for a patch without a base.
+// The pools of encoders, which make patches, and of decoders, which apply them. They get another
+// dictionary for each patch, and are costly to create. A patch without a base would make an encoder
+// create its state again.
 var (
 	patchers = sync.Pool{New: func() any {
 		e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false),

@@ -39,8 +39,8 @@ func (p *pass) history(ctx context.Context) error {
 	return p.catalogs(ctx)
 }
 
-// historyOf is history for one shard. What other shards have forgotten stays: the brake may have
-// stopped the pass that would delete it.
+// historyOf is history for one shard. Forgotten snapshots of other shards stay: the brake may have
+// stopped the pass that would remove them.
 func (p *pass) historyOf(ctx context.Context, shard backup.ShardID) error {
 	if err := p.dropVersions(ctx, shard); err != nil {
 		return err

@@ -94,9 +94,9 @@ func amended(ctx context.Context, i History, recorded map[backup.SnapshotID]int)
 	return found, nil
 }
 
-// Newer returns the names of the first parts of copies of the index that the index has not made,
-// and that are newer than each that it has made, with their sequences. They are not authenticated.
-// A prune deletes nothing before the store has such a copy. So without any new snapshot, they show
+// Newer returns the copies of the index in the store that are newer than all copies that this index
+// has made: the names of their first parts, with their sequences. They are not authenticated. A
+// prune deletes nothing before the store has such a copy. So without any new snapshot, they show
 // that the index does not know where packs are now.
 //
 // The store is read before the index, so that a copy that another process makes meanwhile is known.
@@ -147,7 +147,8 @@ const restores = "bctl index rebuild restores the index from the newest copy in 
 // the index does not know, or a newer copy of the index than any that the index has made (I16). A
 // record is written only after the index has recorded how its snapshot ended, and a copy only after
 // the index has noted it. So the index is older than the store, or has diverged from the index with
-// which the store was written. What the repository's signer has not signed is ignored (I17).
+// which the store was written. Objects that the repository's signer has not signed are ignored
+// (I17).
 func CheckCurrent(ctx context.Context, s store.Store, i History, r *backup.Repository) error {
 	recorded, err := Recorded(ctx, s)
 	if err != nil {

@@ -52,7 +52,7 @@ type repeats struct {
 }
 
 // CheckOutages makes a log report the end of an outage only if the dependency can be used: usable
-// returns nil. That nothing has failed is no proof, because something else may keep the process
+// returns nil. The absence of failures proves nothing, because something else may keep the process
 // from using it. log was made by NewLogger.
 func CheckOutages(log *slog.Logger, usable func(ctx context.Context, dependency string) error) {
 	if l, ok := log.Handler().(*limited); ok {

@@ -61,9 +61,9 @@ WHERE shard_id = $1 AND number > $2 AND state = 'committed' AND forgotten IS NUL
 // none is the number of a next snapshot that does not exist.
 const none = backup.SnapshotNumber(math.MaxInt64)
 
-// checkPaths fails with index.ErrKept if a hold on a path keeps the snapshot. For each hold of
-// which that depends on a listing, which the database cannot read, the log notes that it was read:
-// the database requires it.
+// checkPaths fails with index.ErrKept if a hold on a path keeps the snapshot. The database cannot
+// read listings. So if a decision about a hold depends on one, checkPaths notes in the log that it
+// was read, as the database requires.
 func (tx *Tx) checkPaths(ctx context.Context, by string, row *ent.Snapshot) error {
 	if row.State != string(backup.Committed) {
 		return nil
@@ -193,9 +193,9 @@ func (v views) finds(ctx context.Context, query string, p *heldPath, n backup.Sn
 	return found, err
 }
 
-// entry returns what identifies the entry at the path in a snapshot, nil if there is none. A page
-// that cannot be read may have it, and is the same as no other. read reports whether the directory
-// has pages.
+// entry returns what identifies the entry at the path in a snapshot; nil if there is none. A page
+// that cannot be read may have the entry, and counts as different from every other page. read
+// reports whether the directory has pages.
 func (v views) entry(ctx context.Context, p *heldPath, n backup.SnapshotNumber) (id []byte, read bool, err error) {
 	args := []any{int64(p.Shard), int64(n), p.parent.From, p.parent.To}
 	err = v.each(ctx, v.queries.Pages, args, func(scan func(...any) error) error {

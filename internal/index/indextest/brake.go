@@ -219,7 +219,7 @@ func testBrakeOfPurges(t *testing.T, fresh func(testing.TB) Database) {
 	if s := f.wantStop(by("root@host", 500), false); s.ID != stopped.ID || s.Rejected != "bob" {
 		t.Fatalf("%+v, want the rejected stop %d", s, stopped.ID)
 	}
-	// What was confirmed of pruning is not confirmed of a purge, and the other way around.
+	// The confirmation of a pruning does not confirm a purge, and vice versa.
 	f.confirm(stopped.ID, "alice")
 	purge := f.wantStop(by(alice, 500), true)
 	if other := f.wantStop(by(bob, 500), true); other.ID == purge.ID {

@@ -99,8 +99,8 @@ func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.Sna
 	return marks, keys, err
 }
 
-// scanPage reads a row whose page columns, and with listing also the listing and ofBase, are
-// between those of before and after.
+// scanPage reads a row: the columns of before, the page columns, with listing also the listing and
+// ofBase, and the columns of after.
 func scanPage(rows *sql.Rows, listing bool, before, after []any) (entindex.PageRow, error) {
 	var p entindex.PageRow
 	var directory, fingerprint, digest []byte

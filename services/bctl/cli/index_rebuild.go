@@ -30,7 +30,7 @@ type rebuild struct {
 	trust journal.Trust
 	path  string
 
-	// What the existing index lacks.
+	// The records and copies in the store that the existing index does not know.
 	unknown map[backup.SnapshotID]int // snapshots that the store has records of
 	outdone int                       // records that a purge has amended since
 	newest  int64                     // the newest copy that it has made
@@ -209,8 +209,8 @@ func (r *rebuild) settle(ctx context.Context, path string, copied int64) error {
 	return r.settleCopies(ctx, i)
 }
 
-// settleCopies makes an index accept newer copies, which are damaged, or lack more than the index:
-// it begins one that is newer, and never ends it.
+// settleCopies makes an index current although the store has newer copies, which are damaged or
+// lack more than the index. It begins a copy that is newer than these, and never ends it.
 func (r *rebuild) settleCopies(ctx context.Context, i *sqliteindex.Index) error {
 	newer, err := repo.Newer(ctx, r.store, i)
 	if err != nil || len(newer) == 0 {
@@ -308,7 +308,7 @@ func (r *rebuild) report(ctx context.Context) error {
 	}
 	written := r.made.Written
 	if !written.IsZero() {
-		a.note("holds, policies, marks and other settings are those of %s: what was changed after that must be changed again before anything is forgotten (bctl hold ls, bctl policy ls, bctl brake)", zoned(written))
+		a.note("holds, policies, marks and other settings are those of %s: repeat later changes before anything is forgotten (bctl hold ls, bctl policy ls, bctl brake)", zoned(written))
 	}
 	switch {
 	case a.json:

@@ -20,8 +20,8 @@ func newSnapshotMarkBad(a *app) *cobra.Command {
 		Short: "Mark a snapshot as bad: never use it as latest",
 		Long: `Marks a committed snapshot as bad, for instance because half of the tree was not
 mounted. It is then never latest. The next backup compares its number of files
-with the last good snapshot and fails if files are missing, even those that the
-bad snapshot lacks.
+with the last good snapshot, and fails if files are missing, even if the bad
+snapshot lacks them, too.
 
 If it was the last good snapshot of its shard, the previous one becomes the last
 good snapshot, and a shard with a policy is due at once. The next backup still

@@ -196,8 +196,8 @@ func needsCheckpoint(snap *backup.Snapshot, last *index.LastCommits) bool {
 }
 
 // writeSegment writes the snapshot's changes of the index to the store, so that the store alone is
-// sufficient (I7). The first segment of a shard has all of its pages, and so has a further one now
-// and then.
+// sufficient (I7). The first segment of a shard is a checkpoint, which has all of its pages. So are
+// some of the later ones (needsCheckpoint).
 func (s *Service) writeSegment(ctx context.Context, snap *backup.Snapshot, last *index.LastCommits) (journal.Segment, error) {
 	put := func(name string, data []byte) error { return s.Store.Put(ctx, name, data) }
 	changes := s.Index.Changes(ctx, snap.ID)

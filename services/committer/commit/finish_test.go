@@ -204,8 +204,8 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-// The chain of a shard that changes little, or not at all, is cut too: more rarely where checkpoints
-// are large.
+// The chain of a shard that changes little, or not at all, is cut too: more rarely where
+// checkpoints are large.
 func TestLongChainsAreCut(t *testing.T) {
 	for _, test := range []struct {
 		number               backup.SnapshotNumber

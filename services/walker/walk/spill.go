@@ -19,8 +19,8 @@ const (
 	// directory is sorted in runs of that many entries, which are written to a temporary file and
 	// merged from there (I9).
 	spillEntries = 64 << 10
-	// All directories together have bufferedDirectories times as many in memory; beyond that, runs
-	// may be as short as one spillParts-th of spillEntries.
+	// All directories together hold bufferedDirectories times spillEntries in memory. Beyond that,
+	// runs become shorter, down to spillEntries divided by spillParts.
 	bufferedDirectories = 2
 	spillParts          = 8
 	spillRuns           = 64 // maximum number of runs of a directory that are shorter than spillEntries
