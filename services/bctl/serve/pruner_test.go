@@ -47,8 +47,8 @@ func TestPrunerAnnouncesItself(t *testing.T) {
 }
 
 // A pruner whose clock is wrong is not ready and makes no pass. It says that its clock is why, also
-// while it waits for a store that refuses its requests because of that. It goes on when the clock is
-// right.
+// while a store refuses its requests because of that, as a committer does that waits for such a
+// store. It goes on when the clock is right.
 func TestPrunerWhoseClockIsWrong(t *testing.T) {
 	dsn := testenv.Postgres(t)
 	f := newFleetWith(t, map[string]string{"BCTL_INDEX": dsn, "BCTL_INDEX_MAX_CONNECTIONS": "8", "BCTL_PRUNER_INTERVAL": "100ms"})
@@ -59,22 +59,26 @@ func TestPrunerWhoseClockIsWrong(t *testing.T) {
 	}))
 	defer s3.Close()
 	says := regexp.MustCompile(`^clock: this machine's clock is 859[12]h\S+ ahead of that of the index, and this service does not lead: .*NTP`)
-	isNotReady := func(name string) func() bool {
+	isNotReady := func(service, name string) func() bool {
 		return func() bool {
-			status, body := f.get("pruner", "/readyz")
+			status, body := f.get(service, "/readyz")
 			i := f.instances(operator)[name]
 			return status == http.StatusServiceUnavailable && says.MatchString(body) && !i.Ready && says.MatchString(i.Reason)
 		}
 	}
 	shifted := testenv.ShiftedClock(t, dsn, -358*24*time.Hour)
-	stop := f.start("pruner", Pruner, map[string]string{
+	refused := map[string]string{
 		"BCTL_INDEX": shifted, "BCTL_STORE": "s3://bucket/repo", "BCTL_STORE_ENDPOINT": s3.URL, "BCTL_STORE_ACCESS_KEY": "a", "BCTL_STORE_SECRET_KEY": "b",
-	})
-	f.until("a pruner that waits for the store says that its clock is wrong", isNotReady("pruner-1"))
-	stop()
+	}
+	stopPruner, stopCommitter := f.start("pruner", Pruner, refused), f.start("committer", Committer, refused)
+	for _, service := range []string{"pruner", "committer"} {
+		f.until("the "+service+" whose store refuses requests says that its clock is wrong", isNotReady(service, service+"-1"))
+	}
+	stopPruner()
+	stopCommitter()
 
 	f.start("pruner", Pruner, map[string]string{"BCTL_INDEX": shifted, "BCTL_WORKER_NAME": "pruner-2"})
-	f.until("the pruner says that its clock is wrong", isNotReady("pruner-2"))
+	f.until("the pruner says that its clock is wrong", isNotReady("pruner", "pruner-2"))
 	logged := func(message string) (n int) {
 		for _, l := range f.logged() {
 			if l["msg"] == message {
@@ -83,8 +87,8 @@ func TestPrunerWhoseClockIsWrong(t *testing.T) {
 		}
 		return n
 	}
-	if n := logged("this service does not lead: its clock differs from the database's"); n != 2 {
-		t.Errorf("logged %d times, want once by each pruner", n)
+	if n := logged("this service does not lead: its clock differs from the database's"); n != 3 {
+		t.Errorf("logged %d times, want once by each service", n)
 	}
 	if logged("nothing to prune") > 0 {
 		t.Error("it has made a pass")
