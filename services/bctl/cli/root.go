@@ -175,12 +175,7 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 	root.CompletionOptions.DisableDefaultCmd = true
 	a.globalFlags(root)
 	root.Flags().BoolVar(&version, "version", false, "print the version")
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		if err := selectedTwice(cmd); err != nil {
-			return err
-		}
-		return a.configure(cmd)
-	}
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) }
 	setHelp(root)
 	addGroup(root, useGroup, newInit(a), newBackup(a), newRestore(a), newSnapshot(a), newLs(a), newStatus(a), newCancel(a),
 		newForget(a), newPrune(a), newPurge(a), newHold(a), newConfirm(a), newBrake(a), newLog(a), newStats(a))
@@ -228,6 +223,14 @@ var flagUsage = map[string]string{
 	"nats.url":          "`URL` of NATS, for a fleet",
 	"log.level":         "`LEVEL` of the log: debug, info, warn, error",
 	"log.format":        "`FORMAT` of the log: text, json, auto",
+}
+
+// prepare checks the command line of a command and reads the settings.
+func (a *app) prepare(cmd *cobra.Command) error {
+	if err := selectedTwice(cmd); err != nil {
+		return err
+	}
+	return a.configure(cmd)
 }
 
 // configure reads the settings. It opens nothing.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/loop"
-	"github.com/bctl/bctl/services/committer/clock"
+	"github.com/bctl/bctl/internal/process/clock"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"

@@ -222,6 +222,42 @@ func TestPostgresAwayIsLoggedRarely(t *testing.T) {
 	f.backUp()
 }
 
+// A Postgres that hangs is one outage in the log of each service, although no request fails.
+func TestPostgresThatHangsIsLogged(t *testing.T) {
+	postgres := testenv.PostgresServer(t)
+	f := newFleetWith(t, map[string]string{"BCTL_INDEX": postgres.DSN(), "BCTL_INDEX_MAX_CONNECTIONS": "8"})
+	f.startAll(nil)
+	f.start("pruner", Pruner, map[string]string{"BCTL_NATS": ""}) // it works without, and reports this, too
+	services := []string{"walker", "reader", "committer", "pruner"}
+	for _, service := range services {
+		f.until("the "+service+" is ready", func() bool { status, _ := f.get(service, "/readyz"); return status == http.StatusOK })
+	}
+	before := len(f.logged())
+	postgres.Pause()
+	defer postgres.Resume()
+	warned := func() map[string][]string {
+		said := map[string][]string{}
+		for _, l := range f.logged()[before:] {
+			if l["level"] == "WARN" || l["level"] == "ERROR" {
+				service := fmt.Sprint(l["service"])
+				said[service] = append(said[service], fmt.Sprint(l["msg"], ": ", l["error"]))
+			}
+		}
+		return said
+	}
+	f.until("each service has logged it", func() bool { return len(warned()) == len(services) })
+	f.until("each service has asked again", func() bool { _, body := f.get("pruner", "/readyz"); return strings.Contains(body, "index: no answer") })
+	for service, said := range warned() {
+		if len(said) != 1 || !strings.Contains(said[0], "index: no answer within 3s: unavailable") {
+			t.Errorf("%s has logged %d lines, want one about the index:\n%s", service, len(said), strings.Join(said, "\n"))
+		}
+	}
+	postgres.Resume()
+	for _, service := range services {
+		f.until("the "+service+" is ready again", func() bool { status, _ := f.get(service, "/readyz"); return status == http.StatusOK })
+	}
+}
+
 // The log distinguishes a store that is full, or refuses requests, from one that does not respond.
 func TestWhatIsWrongWithTheStoreIsLogged(t *testing.T) {
 	for _, c := range []struct {

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
@@ -23,6 +24,7 @@ const (
 	needNATS  = string(backup.NATSAway)
 	needIndex = string(backup.IndexAway)
 	needStore = string(backup.StoreAway)
+	needClock = "clock" // one that agrees with that of the index
 )
 
 const (
@@ -133,17 +135,24 @@ func (m *monitoring) dependOn(conn *flow.Conn, idx index.Index, s *guard) {
 		m.health.Depends(needNATS, conn.Answers)
 	}
 	if idx != nil {
-		m.health.Depends(needIndex, func(ctx context.Context) error {
-			if err := idx.CheckSchema(ctx); err != nil {
-				return err // it was migrated to a version that this binary does not support
-			}
-			_, err := idx.Repository(ctx)
-			return err
-		})
+		m.health.Depends(needIndex, func(ctx context.Context) error { return indexAnswers(ctx, idx) })
 	}
 	if s != nil {
 		m.health.Depends(needStore, s.ready)
 	}
+}
+
+// indexAnswers returns nil if the index answers and this binary supports it. An index that does not
+// answer in time is away, like one that refuses connections.
+func indexAnswers(ctx context.Context, idx index.Index) error {
+	err := idx.CheckSchema(ctx) // it may have been migrated since
+	if err == nil {
+		_, err = idx.Repository(ctx)
+	}
+	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, backup.IndexAway) {
+		return fmt.Errorf("%w: %w", backup.IndexAway, err)
+	}
+	return err
 }
 
 // version returns the version that the Go command recorded in the binary.

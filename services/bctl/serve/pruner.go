@@ -20,7 +20,7 @@ func Pruner(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	if _, local := c.IndexPath(); local && !c.Fleet() {
 		return fmt.Errorf("a pruner is part of a fleet, with an index in Postgres: %w", backup.ErrInvalid)
 	}
-	s, err := begin(ctx, c, flow.RolePruner, log, needIndex, needStore)
+	s, err := begin(ctx, c, flow.RolePruner, log, needIndex, needClock, needStore)
 	if err != nil {
 		return err
 	}
@@ -31,33 +31,35 @@ func Pruner(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	announcing := s.announcePruner(ctx, c)
 	defer announcing()
 	limited := ratestore.New(s.store, c.Pruner.RequestsPerSecond, c.Pruner.BytesPerSecond)
-	sweep.New(s.idx, limited, sweep.Options{
+	sweep.New(s.clock.Index(), limited, sweep.Options{
 		Worker: workerName(c), Interval: c.Pruner.Interval, MaxMemory: c.Pruner.MaxMemory, MaxUnused: c.Pruner.MaxUnused, ObjectLock: c.ObjectLock(),
-		Log: s.log, Metrics: s.metrics.Pruner(), Health: s.health,
+		Log: s.log, Metrics: s.metrics.Pruner(), Health: s.health, Clock: s.clock,
 	}).Run(ctx)
 	s.log.Info("pruner stopped")
 	return nil
 }
 
-// announcePruner announces a pruner until stop is called, if NATS is configured. Operators then see
-// that it runs, and whether it is ready.
+// announcePruner checks whether a pruner is ready, and announces it if NATS is configured, until stop
+// is called. Operators then see that it runs, and whether it is ready.
 func (s *starting) announcePruner(ctx context.Context, c *config.Config) (stop func()) {
-	if !c.Fleet() {
-		return func() {}
+	ready := newReadiness(false)
+	run, leave := func(ctx context.Context) { ready.look(ctx, s.monitoring) }, func() {}
+	if c.Fleet() {
+		conn, err := open.ServiceNATS(c, workerName(c), s.repository, s.log, nil, nil, nil)
+		if err != nil {
+			s.log.Warn("pruner runs without NATS: bctl worker ls does not list it", "error", err)
+		} else {
+			a := announce(c, s.monitoring, conn, s.idx, ready, flow.RolePruner)
+			a.also = func(*flow.Instance) {}
+			run, leave = a.run, conn.Close
+		}
 	}
-	conn, err := open.ServiceNATS(c, workerName(c), s.repository, s.log, nil, nil, nil)
-	if err != nil {
-		s.log.Warn("pruner runs without NATS: bctl worker ls does not list it", "error", err)
-		return func() {}
-	}
-	a := announce(c, s.monitoring, conn, s.idx, newReadiness(false), flow.RolePruner)
-	a.also = func(*flow.Instance) {}
 	announcing, end := context.WithCancel(context.WithoutCancel(ctx))
 	var owned sync.WaitGroup
-	owned.Go(func() { a.run(announcing) })
+	owned.Go(func() { run(announcing) })
 	return func() {
 		end()
 		owned.Wait()
-		conn.Close()
+		leave()
 	}
 }

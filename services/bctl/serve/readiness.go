@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/process/health"
 )
@@ -52,6 +53,10 @@ func (r *readiness) lookOnce(ctx context.Context, m *monitoring) {
 	}
 	if (err == nil) != (before == nil) {
 		r.say(m, err)
+	}
+	if errors.Is(err, backup.IndexAway) {
+		// While the server hangs, all other requests wait: none fails, and none reports the outage.
+		m.log.Warn("checking the index failed, will retry", "error", err)
 	}
 }
 

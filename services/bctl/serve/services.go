@@ -32,11 +32,11 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/policy"
+	"github.com/bctl/bctl/internal/process/clock"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/bctl/open"
-	"github.com/bctl/bctl/services/committer/clock"
 	"github.com/bctl/bctl/services/committer/commit"
 	"github.com/bctl/bctl/services/committer/schedule"
 	"github.com/bctl/bctl/services/reader/read"
@@ -60,7 +60,8 @@ type starting struct {
 	waits      *waiting
 	idx        index.Index
 	repository backup.RepositoryID
-	store      *guard // nil: it needs none
+	clock      *clock.Watch // nil: it works with any clock
+	store      *guard       // nil: it needs none
 }
 
 // begin waits for the index, and for the store if it is among the needs. Meanwhile the service
@@ -71,7 +72,13 @@ func begin(ctx context.Context, c *config.Config, role flow.Role, log *slog.Logg
 		return nil, err
 	}
 	s := &starting{monitoring: m, waits: &waiting{c: c, m: m, role: role, beside: !slices.Contains(needs, needNATS)}}
-	if s.idx, s.repository, err = waitForIndex(ctx, c, s.waits); err == nil && slices.Contains(needs, needStore) {
+	s.idx, s.repository, err = waitForIndex(ctx, c, s.waits)
+	if err == nil && slices.Contains(needs, needClock) {
+		s.clock = clock.New(s.idx, time.Now, s.log, m.metrics.Clock())
+		m.health.Depends(needClock, s.clock.Check)
+		s.waits.clock = s.clock
+	}
+	if err == nil && slices.Contains(needs, needStore) {
 		s.store, err = waitForStore(ctx, c, s.waits)
 	}
 	if err != nil {
@@ -175,7 +182,7 @@ func Reader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 
 // Committer runs a committer.
 func Committer(ctx context.Context, c *config.Config, log *slog.Logger) error {
-	s, err := begin(ctx, c, flow.RoleCommitter, log, needNATS, needIndex, needStore)
+	s, err := begin(ctx, c, flow.RoleCommitter, log, needNATS, needIndex, needClock, needStore)
 	if err != nil {
 		return err
 	}
@@ -193,9 +200,7 @@ func Committer(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	defer conn.Close()
 	m.dependOn(conn, idx, s.store)
 	log.Info("committer started", "store", s.store.String())
-	watch := clock.New(idx, time.Now, log, m.metrics.Clock())
-	m.health.Depends("clock", watch.Check)
-	leading, holder := watch.Index(), conn.Holder(workerName(c))
+	leading, holder := s.clock.Index(), conn.Holder(workerName(c))
 	scheduler := newScheduler(c, m, leading, holder)
 	var beside sync.WaitGroup
 	beside.Go(func() { scheduler.Run(ctx) })

@@ -2,12 +2,14 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/process/clock"
 	"github.com/bctl/bctl/services/bctl/open"
 )
 
@@ -20,6 +22,7 @@ type waiting struct {
 	role flow.Role
 	// beside: the service works without NATS, and only announces itself there.
 	beside bool
+	clock  *clock.Watch // nil: it works with any clock
 
 	mu   sync.Mutex
 	why  string
@@ -38,6 +41,9 @@ func (w *waiting) say(what string, err error) {
 		return
 	}
 	w.why = fmt.Sprintf("waits for %s: %v", what, err)
+	if off := w.clockOff(); off != nil {
+		w.why = fmt.Sprintf("%s: %v\n%s", needClock, off, w.why)
+	}
 	need := needIndex // of which the repository is a part
 	if what == theStore {
 		need = needStore
@@ -71,6 +77,17 @@ func (w *waiting) say(what string, err error) {
 		conn.Announce(ctx, flow.Announcement{Describe: describe})
 	}()
 	w.stop = func() { cancel(); <-ended; conn.Close() }
+}
+
+// clockOff returns how far the clock is off: a store refuses the requests of a service whose clock is
+// wrong, and does not say that this is why. nil: it is right, or not known.
+func (w *waiting) clockOff() error {
+	ctx, cancel := context.WithTimeout(context.Background(), clockWithin)
+	defer cancel()
+	if err := w.clock.Check(ctx); errors.Is(err, clock.ErrOff) {
+		return err
+	}
+	return nil
 }
 
 // end ends the announcement, because the service has what it needs or ends. It may be called again.

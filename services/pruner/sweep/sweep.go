@@ -21,6 +21,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/loop"
+	"github.com/bctl/bctl/internal/process/clock"
 	"github.com/bctl/bctl/internal/process/health"
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/store"
@@ -55,6 +56,7 @@ type Options struct {
 
 	Metrics *telemetry.Pruner // nil: nothing is measured
 	Health  *health.Process   // nil: health is not reported
+	Clock   *clock.Watch      // there are no passes while it is off; nil: it is not checked
 }
 
 // Index is the part of the index that a Sweeper uses.
@@ -118,8 +120,15 @@ func (s *Sweeper) Run(ctx context.Context) {
 }
 
 // Look makes a pass if there may be something to delete. If another pruner is making a pass, Look
-// returns at once, and the next Look tries again.
+// returns at once, and the next Look tries again. So it does if this machine's clock is wrong, which
+// the clock's Watch logs.
 func (s *Sweeper) Look(ctx context.Context) error {
+	if err := s.opts.Clock.Check(ctx); err != nil {
+		if errors.Is(err, clock.ErrOff) {
+			return nil
+		}
+		return err
+	}
 	work, err := s.index.PruneWork(ctx)
 	if err != nil {
 		return err

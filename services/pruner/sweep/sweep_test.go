@@ -3,6 +3,7 @@ package sweep_test
 import (
 	"context"
 	"iter"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/process/clock"
 	"github.com/bctl/bctl/internal/store/dirstore"
 	"github.com/bctl/bctl/internal/telemetry"
 	"github.com/bctl/bctl/services/pruner/sweep"
@@ -141,6 +143,32 @@ func TestIdlePrunersMakeNoPass(t *testing.T) {
 	f.must(f.RetireShard(t.Context(), f.shard.ID, "me"))
 	f.look(first, 1)
 	f.look(other, 0)
+}
+
+// While its clock differs from that of the index, a pruner makes no pass and sweeps nothing. It goes
+// on when the clock is right.
+func TestNoPassWhileTheClockIsOff(t *testing.T) {
+	f := newFixture(t)
+	ahead := 358 * 24 * time.Hour
+	watch := clock.New(f.Index, func() time.Time { return time.Now().Add(ahead) }, slog.New(slog.DiscardHandler), nil)
+	m := telemetry.NewMetrics("pruner", "test")
+	pruner := f.pruner(sweep.Options{Clock: watch, Metrics: m.Pruner(), Interval: time.Nanosecond})
+	for range 2 {
+		f.look(pruner, 0)
+	}
+	if section, err := f.NextSection(t.Context()); err != nil || section != 0 || f.looks != 0 {
+		t.Errorf("section %d is next, %v, after %d looks: the pruner has worked", section, err, f.looks)
+	}
+	if text := gathered(t, m); !strings.Contains(text, "bctl_prune_pass_timestamp_seconds 0\n") {
+		t.Errorf("the metrics say that a pass was complete:\n%s", text)
+	}
+	ahead = clock.MaxDifference / 2
+	f.look(pruner, 1)
+	ahead = -time.Hour
+	f.failed(100)
+	f.look(pruner, 0)
+	ahead = 0
+	f.look(pruner, 1)
 }
 
 // The data that waits for operators, and the data that is kept and unused, is measured also while

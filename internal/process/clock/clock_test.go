@@ -16,7 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// A committer leads while its clock is close to that of the index. When it is not, it stops leading
+// A service leads while its clock is close to that of the index. When it is not, it stops leading
 // once its term ends, and logs that; it leads again when the clock is right.
 func TestClockThatIsOffDoesNotLead(t *testing.T) {
 	ctx := t.Context()

@@ -1,7 +1,7 @@
-// Package clock keeps a committer from leading whose clock differs from that of the index. Times in
-// the index are the database's own, so what such a committer stores is harmless; but its
-// certificates, logs and metrics are wrong, and a fleet is better led by a committer with a correct
-// clock.
+// Package clock keeps a committer or a pruner from leading while its clock differs from that of the
+// index. Times in the index are the database's own, so what such a service stores is harmless; but
+// its certificates, logs and metrics are wrong, a store may refuse its requests, and a fleet is
+// better led by a service with a correct clock.
 package clock
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// MaxDifference is how far the clock of a committer that leads may be from that of the index.
+// MaxDifference is how far the clock of a service that leads may be from that of the index.
 // Clocks synchronized by NTP differ by milliseconds.
 const MaxDifference = 30 * time.Second
 
@@ -37,7 +37,8 @@ func Ahead(ctx context.Context, idx interface {
 	return sent.Add(took / 2).Round(0).Sub(there), took, nil
 }
 
-// A Watch compares this machine's clock with that of an index. It may be used concurrently.
+// A Watch compares this machine's clock with that of an index. It may be used concurrently. A nil
+// Watch finds that they agree.
 type Watch struct {
 	index   index.Index
 	now     func() time.Time
@@ -55,6 +56,9 @@ func New(idx index.Index, now func() time.Time, log *slog.Logger, metrics *telem
 
 // Check compares the clocks, and fails with ErrOff if they differ too much.
 func (w *Watch) Check(ctx context.Context) error {
+	if w == nil {
+		return nil
+	}
 	ahead, took, err := Ahead(ctx, w.index, w.now)
 	if err != nil {
 		return err
@@ -66,7 +70,7 @@ func (w *Watch) Check(ctx context.Context) error {
 	if !off {
 		return nil
 	}
-	return fmt.Errorf("this machine's clock is %s, and this committer does not lead: %w", text(ahead), ErrOff)
+	return fmt.Errorf("this machine's clock is %s, and this service does not lead: %w", text(ahead), ErrOff)
 }
 
 // report logs when the clock becomes wrong, and when it is right again.
@@ -75,9 +79,9 @@ func (w *Watch) report(off bool, ahead time.Duration) {
 	defer w.mu.Unlock()
 	switch {
 	case off && !w.off:
-		w.log.Error("this committer does not lead: its clock differs from the database's", "ahead_seconds", ahead.Seconds(), "most_seconds", MaxDifference.Seconds())
+		w.log.Error("this service does not lead: its clock differs from the database's", "ahead_seconds", ahead.Seconds(), "most_seconds", MaxDifference.Seconds())
 	case !off && w.off:
-		w.log.Info("the clock of this committer agrees with the database again", "ahead_seconds", ahead.Seconds())
+		w.log.Info("the clock of this service agrees with the database again", "ahead_seconds", ahead.Seconds())
 	}
 	w.off = off
 }
@@ -89,7 +93,7 @@ func text(ahead time.Duration) string {
 	return fmt.Sprintf("%v ahead of that of the index", ahead.Round(time.Millisecond))
 }
 
-// Index returns the index for use by a committer: Lead is refused, as if another led, while the
+// Index returns the index for use by a service that may lead: Lead is refused, as if another led, while the
 // clocks differ too much.
 func (w *Watch) Index() index.Index { return checked{w.index, w} }
 
