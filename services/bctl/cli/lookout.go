@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -45,15 +46,20 @@ func (l *lookout) watch(ctx context.Context, every time.Duration) (stop func()) 
 // look reports what is missing now and was missing before, unless it was reported already. If it
 // becomes available and is missing again, it is reported again.
 func (l *lookout) look(c *crew) {
-	now := texts(slices.DeleteFunc(c.lacks(l.sites), func(l lack) bool { return !l.Stops }), func(l *lack) string { return l.Text })
 	said := map[string]bool{}
-	for _, text := range now {
+	var now []string
+	for _, lack := range c.lacks(l.sites) {
+		if !lack.Stops {
+			continue
+		}
+		gist := gistOf(&lack)
+		now = append(now, gist)
 		switch {
-		case l.said[text]:
-			said[text] = true
-		case slices.Contains(l.before, text):
-			l.app.note("%s", text)
-			said[text] = true
+		case l.said[gist]:
+			said[gist] = true
+		case slices.Contains(l.before, gist):
+			l.app.note("%s", lack.Text)
+			said[gist] = true
 			if l.advice != "" {
 				l.app.note("%s", l.advice)
 				l.advice = ""
@@ -61,4 +67,12 @@ func (l *lookout) look(c *crew) {
 		}
 	}
 	l.before, l.said = now, said
+}
+
+// gistOf returns what distinguishes a lack from others: not the names of objects and the numbers in
+// its text, which may change with each look.
+func gistOf(l *lack) string {
+	words := strings.Fields(l.Text)
+	words = slices.DeleteFunc(words, func(word string) bool { return strings.ContainsAny(word, "0123456789/") })
+	return l.What + " " + l.Site + " " + strings.Join(words, " ")
 }

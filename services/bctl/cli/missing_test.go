@@ -121,6 +121,20 @@ func TestLookoutSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
+// A reason that names another object at each look is reported once.
+func TestLookoutReportsReasonsOnce(t *testing.T) {
+	var stderr strings.Builder
+	l := &lookout{app: &app{term: &terminal{err: &stderr}}, sites: []string{"oslo"}}
+	for n := range 9 {
+		services := serving("committer - c1", "walker oslo w1", "reader oslo r1")
+		services[2].Ready, services[2].Reason = false, fmt.Sprintf("store: put packs/%d/%d: full after %d tries", n, n, n)
+		l.look(&crew{asked: true, services: services})
+	}
+	if n := strings.Count(stderr.String(), "full after"); n != 1 {
+		t.Errorf("reported %d times:\n%s", n, stderr.String())
+	}
+}
+
 // A lookout checks until it is stopped, and reports nothing after that.
 func TestLookoutStops(t *testing.T) {
 	asked := make(chan struct{})
