@@ -93,8 +93,8 @@ func text(ahead time.Duration) string {
 	return fmt.Sprintf("%v ahead of that of the index", ahead.Round(time.Millisecond))
 }
 
-// Index returns the index for use by a service that may lead: Lead is refused, as if another led, while the
-// clocks differ too much.
+// Index returns the index for use by a service that may lead: Lead is refused, as if another led,
+// while the clocks differ too much.
 func (w *Watch) Index() index.Index { return checked{w.index, w} }
 
 type checked struct {

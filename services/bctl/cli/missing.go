@@ -279,8 +279,8 @@ func off(ahead time.Duration) string {
 	return age(ahead) + " ahead of"
 }
 
-// rounded returns how far a clock is ahead, without the milliseconds of a large difference: one that
-// is five minutes ahead may be measured as 4:59.99.
+// rounded returns how far a clock is ahead, without the milliseconds of a large difference: one
+// that is five minutes ahead may be measured as 4:59.99.
 func rounded(ahead time.Duration) time.Duration {
 	if ahead.Abs() < time.Minute {
 		return ahead

@@ -39,8 +39,8 @@ func Pruner(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	return nil
 }
 
-// announcePruner checks whether a pruner is ready, and announces it if NATS is configured, until stop
-// is called. Operators then see that it runs, and whether it is ready.
+// announcePruner checks whether a pruner is ready, and announces it if NATS is configured, until
+// stop is called. Operators then see that it runs, and whether it is ready.
 func (s *starting) announcePruner(ctx context.Context, c *config.Config) (stop func()) {
 	ready := newReadiness(false)
 	run, leave := func(ctx context.Context) { ready.look(ctx, s.monitoring) }, func() {}

@@ -79,8 +79,8 @@ func (w *waiting) say(what string, err error) {
 	w.stop = func() { cancel(); <-ended; conn.Close() }
 }
 
-// clockOff returns how far the clock is off: a store refuses the requests of a service whose clock is
-// wrong, and does not say that this is why. nil: it is right, or not known.
+// clockOff returns how far the clock is off: a store refuses the requests of a service whose clock
+// is wrong, and does not say that this is why. nil: it is right, or not known.
 func (w *waiting) clockOff() error {
 	ctx, cancel := context.WithTimeout(context.Background(), clockWithin)
 	defer cancel()

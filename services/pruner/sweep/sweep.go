@@ -120,8 +120,8 @@ func (s *Sweeper) Run(ctx context.Context) {
 }
 
 // Look makes a pass if there may be something to delete. If another pruner is making a pass, Look
-// returns at once, and the next Look tries again. So it does if this machine's clock is wrong, which
-// the clock's Watch logs.
+// returns at once, and the next Look tries again. So it does if this machine's clock is wrong,
+// which the clock's Watch logs.
 func (s *Sweeper) Look(ctx context.Context) error {
 	if err := s.opts.Clock.Check(ctx); err != nil {
 		if errors.Is(err, clock.ErrOff) {

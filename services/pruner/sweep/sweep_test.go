@@ -145,8 +145,8 @@ func TestIdlePrunersMakeNoPass(t *testing.T) {
 	f.look(other, 0)
 }
 
-// While its clock differs from that of the index, a pruner makes no pass and sweeps nothing. It goes
-// on when the clock is right.
+// While its clock differs from that of the index, a pruner makes no pass and sweeps nothing. It
+// goes on when the clock is right.
 func TestNoPassWhileTheClockIsOff(t *testing.T) {
 	f := newFixture(t)
 	ahead := 358 * 24 * time.Hour
