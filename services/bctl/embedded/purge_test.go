@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -334,6 +335,7 @@ func TestJournalsAreRebased(t *testing.T) {
 // A lockedStore locks each object at its PUT, as a bucket with object lock does.
 type lockedStore struct {
 	store.Store
+	mu    sync.Mutex // guards the other fields
 	until map[string]time.Time
 	asked int // requests for locks
 }
@@ -350,11 +352,15 @@ func newLockedStore(t *testing.T, s store.Store) *lockedStore {
 }
 
 func (s *lockedStore) Put(ctx context.Context, name string, data []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.until[name] = time.Now().Add(store.InitialLock)
 	return s.Store.Put(ctx, name, data)
 }
 
 func (s *lockedStore) PutNew(ctx context.Context, name string, data []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	err := s.Store.PutNew(ctx, name, data)
 	if err == nil {
 		s.until[name] = time.Now().Add(store.InitialLock)
@@ -363,6 +369,8 @@ func (s *lockedStore) PutNew(ctx context.Context, name string, data []byte) erro
 }
 
 func (s *lockedStore) Lock(_ context.Context, name string, until time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if _, ok := s.until[name]; !ok {
 		return backup.ErrNotFound
 	}
@@ -374,6 +382,8 @@ func (s *lockedStore) Lock(_ context.Context, name string, until time.Time) erro
 }
 
 func (s *lockedStore) Delete(ctx context.Context, names ...string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var locked []string
 	for _, name := range names {
 		if s.until[name].After(time.Now()) {
