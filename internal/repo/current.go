@@ -111,7 +111,7 @@ func Newer(ctx context.Context, s store.Store, i History) (map[string]int64, err
 		}
 	}
 	own, err := i.NewestCopy(ctx)
-	if err != nil {
+	if err != nil || own == 0 { // 0: of an earlier version, which did not note its copies
 		return nil, err
 	}
 	maps.DeleteFunc(newer, func(_ string, sequence int64) bool { return sequence <= own })

@@ -67,7 +67,11 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 		}
 		state = sqliteindex.CopySound
 	}
-	sequence, err := putCopy(ctx, idx, s, keys, now, state)
+	least := now.UnixMilli()
+	if len(own) == 0 {
+		least = afterOlder(stored, least)
+	}
+	sequence, err := putCopy(ctx, idx, s, keys, least, now, state)
 	if err != nil {
 		return err
 	}
@@ -75,11 +79,23 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 	return deleteCopies(ctx, idx, s, stored, own)
 }
 
-// putCopy puts a copy of the index into the store, and returns its sequence. It is greater than
-// those of the copies that the index has made, even if the clock was set back. Other copies do not
-// matter: anyone who can write to the store can give them any sequence.
-func putCopy(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, now time.Time, state sqliteindex.CopyState) (int64, error) {
-	sequence, err := idx.BeginCopy(ctx, now.UnixMilli())
+// afterOlder returns a sequence that is at least least, and greater than those of the copies that
+// an earlier version has made, which did not note them in the index. Anyone who can write to the
+// store can give copies any sequence, so one that leaves few greater ones does not matter.
+func afterOlder(stored map[int64][]string, least int64) int64 {
+	for n := range stored {
+		if n < math.MaxInt64/2 {
+			least = max(least, n+1)
+		}
+	}
+	return least
+}
+
+// putCopy puts a copy of the index into the store, and returns its sequence. It is at least least,
+// and greater than those of the copies that the index has made, even if the clock was set back.
+// Other copies do not matter: anyone who can write to the store can give them any sequence.
+func putCopy(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, least int64, now time.Time, state sqliteindex.CopyState) (int64, error) {
+	sequence, err := idx.BeginCopy(ctx, least)
 	if err != nil {
 		return 0, err
 	}
@@ -109,7 +125,7 @@ func ReplaceCopies(ctx context.Context, idx *sqliteindex.Index, s store.Store, k
 	if err != nil {
 		return 0, err
 	}
-	if _, err = putCopy(ctx, idx, s, keys, now, sqliteindex.CopySound); err != nil {
+	if _, err = putCopy(ctx, idx, s, keys, now.UnixMilli(), now, sqliteindex.CopySound); err != nil {
 		return 0, err
 	}
 	for n, names := range stored {
