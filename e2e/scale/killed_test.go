@@ -21,8 +21,8 @@ const (
 )
 
 // BenchmarkWalkerKilled kills one of four walkers with SIGKILL, and starts it again at once, as a
-// supervisor does. The work that it had in hand waits until its lease expires, and takes its
-// filer's slots until then.
+// supervisor does. The work in hand of the killed walker waits until its lease expires. Until then,
+// it occupies slots of its filer.
 func BenchmarkWalkerKilled(b *testing.B) {
 	for range b.N {
 		walkerKilled(b)

@@ -159,10 +159,10 @@ func (d *Decider) use(ctx context.Context, shard backup.ShardID, all []backup.Sn
 
 // considered returns the properties of a snapshot on which the rules depend.
 func (d *Decider) considered(s *backup.Snapshot, u use) retention.Snapshot {
+	of := retention.Of(s)
 	hold, held := d.hold(s, u)
-	return retention.Snapshot{
-		ID: s.ID, Time: s.Started, Tags: s.Tags, Good: s.State == backup.Committed && s.Bad == "", Bad: s.State == backup.Committed && s.Bad != "", Held: held, Hold: hold.Reason, InUse: s.ID == u.base,
-	}
+	of.Held, of.Hold, of.InUse = held, hold.Reason, s.ID == u.base
+	return of
 }
 
 // Kept returns the reasons why the index would refuse to forget a snapshot that has ended, or none.

@@ -41,13 +41,19 @@ func ReadBacklog(ctx context.Context, i interface {
 		return b, err
 	}
 	b.Condemned, b.Now = work.Condemned, work.Now
-	for n := range forgotten {
-		if !forgotten[n].Needed {
-			b.Snapshots++
-		}
-	}
+	b.Snapshots = Removable(forgotten)
 	if n := len(prunes); n > 0 {
 		b.Last = prunes[n-1].Ended
 	}
 	return b, nil
+}
+
+// Removable returns how many forgotten snapshots are not needed by others.
+func Removable(forgotten []index.Forgotten) (n int) {
+	for i := range forgotten {
+		if !forgotten[i].Needed {
+			n++
+		}
+	}
+	return n
 }

@@ -25,9 +25,8 @@ import (
 // lock. For each kept snapshot, package retention predicts when its rules will forget it, if the
 // schedule of its policy continues. If this end is later than the index has noted, the snapshot is
 // due: all packs that it needs are locked until its end, and so are the journals of its chain. Then
-// the index notes this. So a pass marks the chunks of new snapshots only, and of those whose end
-// has moved; and a snapshot is done with one request per object that is not locked for long enough
-// already.
+// the index notes this. So a pass marks only the chunks of new snapshots, and of snapshots whose
+// end has moved. For each snapshot, it sends one request per object whose lock ends too early.
 //
 // Snapshots without an end by the rules, without rules, or on hold are locked for openLock. The
 // lock is extended while they are kept.
@@ -184,11 +183,12 @@ func (p *pass) findWanted(ctx context.Context) error {
 	of := map[backup.ShardID][]retention.Snapshot{}
 	for _, s := range p.known {
 		if s.State == backup.Committed {
+			considered := retention.Of(s)
 			_, held := byPaths[s.ID]
-			held = held || slices.ContainsFunc(holds, func(h index.Hold) bool {
+			considered.Held = held || slices.ContainsFunc(holds, func(h index.Hold) bool {
 				return h.Path == "" && (h.Snapshot == s.ID || h.Shard == s.Shard.ID)
 			})
-			of[s.Shard.ID] = append(of[s.Shard.ID], retention.Snapshot{ID: s.ID, Time: s.Started, Tags: s.Tags, Good: s.Bad == "", Bad: s.Bad != "", Held: held})
+			of[s.Shard.ID] = append(of[s.Shard.ID], considered)
 		}
 	}
 	for i := range shards {

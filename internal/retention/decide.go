@@ -20,6 +20,13 @@ type Snapshot struct {
 	InUse bool   // the base of a running snapshot
 }
 
+// Of returns what the decisions depend on, of a snapshot that neither a hold nor a running snapshot
+// keeps.
+func Of(s *backup.Snapshot) Snapshot {
+	committed := s.State == backup.Committed
+	return Snapshot{ID: s.ID, Time: s.Started, Tags: s.Tags, Good: committed && s.Bad == "", Bad: committed && s.Bad != ""}
+}
+
 // Options are the circumstances of a decision.
 type Options struct {
 	// Zone is the time zone of hours, days, weeks, months and years; nil: UTC.

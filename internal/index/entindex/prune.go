@@ -87,14 +87,18 @@ func (x *Index) Needed(ctx context.Context, without []backup.SnapshotID) (map[ba
 // are deleted in several transactions, so that a backup does not wait for long, those that ended
 // last first: a patch ends after the version that it is a patch of.
 func (x *Index) DropVersions(ctx context.Context, shard backup.ShardID) (dropped int64, err error) {
-	if err := x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error { return tx.closeRetired(ctx, shard) }); err != nil {
-		return 0, err
-	}
-	for below := backup.SnapshotNumber(math.MaxInt64); below > 0; {
+	for below := open; below > 0; {
 		var n int64
 		var next backup.SnapshotNumber
-		err := x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) (err error) {
-			n, next, err = tx.dropVersions(ctx, shard, below)
+		err := x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+			of, err := tx.lockShard(ctx, shard)
+			if err == nil && below == open {
+				err = tx.closeRetired(ctx, of)
+			}
+			if err != nil {
+				return err
+			}
+			n, next, err = tx.dropVersions(ctx, of, below)
 			return err
 		})
 		if err != nil {
@@ -106,10 +110,9 @@ func (x *Index) DropVersions(ctx context.Context, shard backup.ShardID) (dropped
 }
 
 // closeRetired ends all versions of a retired shard of which nothing can be read any more.
-func (tx *Tx) closeRetired(ctx context.Context, shard backup.ShardID) error {
-	of, err := tx.lockShard(ctx, shard)
-	if err != nil || !of.Retired && !of.Edges.Filer.Retired {
-		return err
+func (tx *Tx) closeRetired(ctx context.Context, of *ent.Shard) error {
+	if !of.Retired && !of.Edges.Filer.Retired {
+		return nil
 	}
 	now, err := tx.at(ctx, time.Time{})
 	if err != nil {
@@ -122,10 +125,10 @@ func (tx *Tx) closeRetired(ctx context.Context, shard backup.ShardID) error {
 	if err := tx.exec(ctx, closeShard, of.ID); err != nil {
 		return err
 	}
-	if err := tx.Hot.EndOpen(ctx, shard, backup.SnapshotNumber(of.LastNumber)); err != nil {
+	if err := tx.Hot.EndOpen(ctx, backup.ShardID(of.ID), backup.SnapshotNumber(of.LastNumber)); err != nil {
 		return err
 	}
-	if err := tx.Hot.DropInterrupted(ctx, shard); err != nil {
+	if err := tx.Hot.DropInterrupted(ctx, backup.ShardID(of.ID)); err != nil {
 		return err
 	}
 	return tx.Shard.UpdateOne(of).SetInterrupted(false).SetCheckpointBytes(0).SetSegmentBytes(0).Exec(ctx)
@@ -143,8 +146,8 @@ ORDER BY last_snapshot DESC LIMIT 1 OFFSET $4`
 
 // dropVersions deletes versions that no snapshot needs and that ended before snapshot below. It
 // returns their number, and the snapshot below which there may be more; 0: there are none.
-func (tx *Tx) dropVersions(ctx context.Context, shard backup.ShardID, below backup.SnapshotNumber) (dropped int64, next backup.SnapshotNumber, err error) {
-	numbers, err := tx.neededOf(ctx, shard)
+func (tx *Tx) dropVersions(ctx context.Context, of *ent.Shard, below backup.SnapshotNumber) (dropped int64, next backup.SnapshotNumber, err error) {
+	numbers, err := tx.neededOf(ctx, of)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -155,11 +158,11 @@ func (tx *Tx) dropVersions(ctx context.Context, shard backup.ShardID, below back
 		}
 		for before > after+1 {
 			from := after + 1
-			err := tx.Each(ctx, dropFrom, []any{int64(shard), int64(after), int64(before), dropAtOnce - 1}, func(scan func(...any) error) error { return scan(&from) })
+			err := tx.Each(ctx, dropFrom, []any{of.ID, int64(after), int64(before), dropAtOnce - 1}, func(scan func(...any) error) error { return scan(&from) })
 			if err != nil {
 				return 0, 0, err
 			}
-			n, err := tx.Hot.DropVersions(ctx, shard, after, from, before)
+			n, err := tx.Hot.DropVersions(ctx, backup.ShardID(of.ID), after, from, before)
 			if err != nil {
 				return 0, 0, err
 			}
@@ -174,11 +177,7 @@ func (tx *Tx) dropVersions(ctx context.Context, shard backup.ShardID, below back
 
 // neededOf returns the numbers of the snapshots of a shard that need their versions of pages; if
 // there are none, the number of the next one.
-func (tx *Tx) neededOf(ctx context.Context, shard backup.ShardID) (numbers []backup.SnapshotNumber, err error) {
-	of, err := tx.lockShard(ctx, shard)
-	if err != nil {
-		return nil, err
-	}
+func (tx *Tx) neededOf(ctx context.Context, of *ent.Shard) (numbers []backup.SnapshotNumber, err error) {
 	now, err := tx.at(ctx, time.Time{})
 	if err != nil {
 		return nil, err

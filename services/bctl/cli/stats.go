@@ -126,11 +126,7 @@ func (s *space) count(ctx context.Context, i index.Index) error {
 	for _, numbers := range needed {
 		s.snapshots += len(numbers)
 	}
-	for n := range forgotten {
-		if !forgotten[n].Needed {
-			s.removable++
-		}
-	}
+	s.removable = prune.Removable(forgotten)
 	for n := range prunes {
 		p := &prunes[n]
 		bytes, ago := p.Bytes+p.Freed, s.now.Sub(p.Ended)
