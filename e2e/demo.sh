@@ -50,5 +50,5 @@ run bctl restore latest --target "$restored"
 (cd "$(dirname "$0")/.." && go run ./internal/source/treetest/treediff "$tree" "$restored")
 echo "the restored tree equals the tree"
 
-say "Restore again: what is right already is left alone"
+say "Restore again: files that are in place are skipped"
 run bctl restore latest --target "$restored"
