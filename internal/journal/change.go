@@ -47,51 +47,53 @@ func patchOf(c *backup.PageChange) ([]byte, bool) {
 	return listing.AppendPatch(nil, base, c.Listing), true
 }
 
-// A baseOf returns the listing of the base's version of a page, or nil if the base has none.
-type baseOf func(path string, key backup.PageKey) ([]byte, error)
-
-// unpatch returns the listing of a page of which a segment has a patch.
-func unpatch(path string, key backup.PageKey, patch []byte, base baseOf) ([]byte, error) {
-	old, err := base(path, key)
-	if err != nil {
-		return nil, err
-	}
-	if old == nil {
-		return nil, fmt.Errorf("segment: page %d of %q has a patch and no base: %w", key, path, backup.ErrCorrupt)
-	}
-	if old, err = listing.Plain(old); err != nil {
-		return nil, err
-	}
-	return listing.Patched(old, patch)
+// A StoredChange is a change as a segment has it.
+type StoredChange struct {
+	backup.PageChange
+	// Patched: the Listing is a patch of the base's version of the page, and there is no Digest.
+	Patched bool
 }
 
-// decodeChange decodes the first change of b. It calls base for a page of which b has a patch, if
-// patches may occur there.
-func decodeChange(b []byte, patches bool, base baseOf) (c backup.PageChange, rest []byte, err error) {
+// Complete makes the listing of a patched change from that of the base's version of the page, nil
+// for none, and the digest. A change that is not patched is complete already.
+func (c *StoredChange) Complete(base []byte) (err error) {
+	if !c.Patched {
+		return nil
+	}
+	if base == nil {
+		return fmt.Errorf("segment: page %d of %q has a patch and no base: %w", c.Key, c.Path, backup.ErrCorrupt)
+	}
+	if base, err = listing.Plain(base); err != nil {
+		return err
+	}
+	if c.Listing, err = listing.Patched(base, c.Listing); err != nil {
+		return err
+	}
+	c.Patched, c.Digest = false, listing.Digest(&c.PageVersion)
+	return nil
+}
+
+// decodeChange decodes the first change of b. patches says whether patches may occur there.
+func decodeChange(b []byte, patches bool) (c StoredChange, rest []byte, err error) {
 	r := reader{b: b}
 	kind := r.bytes(1)
 	path := r.bytes(r.uvarint())
 	key := r.uvarint()
 	if !r.bad {
-		c.Path, c.Key, c.Ended = string(path), backup.PageKey(key), kind[0] == ended
+		c.Path, c.Key, c.Ended, c.Patched = string(path), backup.PageKey(key), kind[0] == ended, kind[0] == patched
 	}
 	if !r.bad && !c.Ended {
 		copy(c.Fingerprint[:], r.bytes(uint64(len(c.Fingerprint))))
 		c.Inode = r.uvarint()
 		c.Listing = append([]byte(nil), r.bytes(r.uvarint())...)
 	}
-	if r.bad || kind[0] < added || kind[0] > patched || kind[0] == patched && !patches || key > math.MaxInt64 {
-		return backup.PageChange{}, nil, fmt.Errorf("segment: invalid change: %w", backup.ErrCorrupt)
+	if r.bad || kind[0] < added || kind[0] > patched || c.Patched && !patches || key > math.MaxInt64 {
+		return StoredChange{}, nil, fmt.Errorf("segment: invalid change: %w", backup.ErrCorrupt)
 	}
 	if err := backup.CheckPath(c.Path); err != nil {
-		return backup.PageChange{}, nil, fmt.Errorf("segment: %w: %w", err, backup.ErrCorrupt)
+		return StoredChange{}, nil, fmt.Errorf("segment: %w: %w", err, backup.ErrCorrupt)
 	}
-	if kind[0] == patched {
-		if c.Listing, err = unpatch(c.Path, c.Key, c.Listing, base); err != nil {
-			return backup.PageChange{}, nil, err
-		}
-	}
-	if !c.Ended {
+	if !c.Ended && !c.Patched {
 		c.Digest = listing.Digest(&c.PageVersion)
 	}
 	return c, r.b, nil

@@ -184,11 +184,33 @@ func OpenSegment(data []byte, snapshot backup.SnapshotID, attempt backup.PackID,
 // page, nil for none; Changes calls it for pages of which the part has patches.
 func (p *SegmentPart) Changes(base func(path string, key backup.PageKey) ([]byte, error)) iter.Seq2[backup.PageChange, error] {
 	return func(yield func(backup.PageChange, error) bool) {
+		for c, err := range p.StoredChanges() {
+			var old []byte
+			if err == nil && c.Patched {
+				old, err = base(c.Path, c.Key)
+			}
+			if err == nil {
+				err = c.Complete(old)
+			}
+			if err != nil {
+				yield(backup.PageChange{}, err)
+				return
+			}
+			if !yield(c.PageChange, nil) {
+				return
+			}
+		}
+	}
+}
+
+// StoredChanges is Changes for callers that look up the base's versions of many pages at a time.
+func (p *SegmentPart) StoredChanges() iter.Seq2[StoredChange, error] {
+	return func(yield func(StoredChange, error) bool) {
 		for n := 1; n <= p.opened.frames(); n++ {
 			raw, err := p.opened.frame(n)
 			for err == nil && len(raw) > 0 {
-				var c backup.PageChange
-				if c, raw, err = decodeChange(raw, p.Header.Version == patchVersion && !p.Header.Checkpoint, base); err == nil && c.Ended && p.Header.Checkpoint {
+				var c StoredChange
+				if c, raw, err = decodeChange(raw, p.Header.Version == patchVersion && !p.Header.Checkpoint); err == nil && c.Ended && p.Header.Checkpoint {
 					err = fmt.Errorf("checkpoint: page %d of %q has ended: %w", c.Key, c.Path, backup.ErrCorrupt)
 				}
 				if err == nil && !yield(c, nil) {
@@ -196,7 +218,7 @@ func (p *SegmentPart) Changes(base func(path string, key backup.PageKey) ([]byte
 				}
 			}
 			if err != nil {
-				yield(backup.PageChange{}, err)
+				yield(StoredChange{}, err)
 				return
 			}
 		}

@@ -145,6 +145,9 @@ func read(t testing.TB, k keys, s Segment, parts []part) (changes []backup.PageC
 	return readFrom(t, k, s, parts, noBase)
 }
 
+// A baseOf returns the listing of the base's version of a page, nil for none.
+type baseOf = func(path string, key backup.PageKey) ([]byte, error)
+
 // noBase is a base without pages.
 func noBase(string, backup.PageKey) ([]byte, error) { return nil, nil }
 
@@ -394,7 +397,7 @@ func TestEveryChangeComesBack(t *testing.T) {
 		for i := range changes {
 			var c backup.PageChange
 			var err error
-			if c, raw, err = decodeChange(raw, true, noBase); err != nil || !reflect.DeepEqual(c, changes[i]) {
+			if c, raw, err = decodeWhole(raw, true, noBase); err != nil || !reflect.DeepEqual(c, changes[i]) {
 				t.Fatalf("change %d: %+v, %v, want %+v", i, c, err, changes[i])
 			}
 		}
@@ -402,6 +405,19 @@ func TestEveryChangeComesBack(t *testing.T) {
 			t.Fatalf("%d bytes are left", len(raw))
 		}
 	})
+}
+
+// decodeWhole decodes a change, and completes it with the base's version of the page.
+func decodeWhole(data []byte, patches bool, base baseOf) (backup.PageChange, []byte, error) {
+	c, rest, err := decodeChange(data, patches)
+	if err != nil {
+		return backup.PageChange{}, nil, err
+	}
+	old, err := base(c.Path, c.Key)
+	if err == nil {
+		err = c.Complete(old)
+	}
+	return c.PageChange, rest, err
 }
 
 // appendWhole appends a change without a patch.
@@ -440,7 +456,7 @@ func FuzzDecodeChange(f *testing.F) {
 	f.Add(appendChange(nil, patched, &c, patch))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, base := range []baseOf{noBase, func(string, backup.PageKey) ([]byte, error) { return old, nil }} {
-			c, rest, err := decodeChange(data, true, base)
+			c, rest, err := decodeWhole(data, true, base)
 			if err != nil {
 				if !errors.Is(err, backup.ErrCorrupt) {
 					t.Fatal(err)
@@ -450,7 +466,7 @@ func FuzzDecodeChange(f *testing.F) {
 			if !bytes.HasSuffix(data, rest) {
 				t.Fatal("what is left is not the end of what was given")
 			}
-			again, rest, err := decodeChange(appendWhole(nil, &c), false, noBase)
+			again, rest, err := decodeWhole(appendWhole(nil, &c), false, noBase)
 			if err != nil || len(rest) > 0 || !reflect.DeepEqual(c, again) {
 				t.Fatalf("decoded, encoded and decoded: %+v, %v, want %+v", again, err, c)
 			}
@@ -537,7 +553,7 @@ func TestPatches(t *testing.T) {
 		}
 	}
 	raw := appendChange(nil, patched, &page, []byte("patch"))
-	if _, _, err := decodeChange(raw, false, noBase); !errors.Is(err, backup.ErrCorrupt) {
+	if _, _, err := decodeWhole(raw, false, noBase); !errors.Is(err, backup.ErrCorrupt) {
 		t.Errorf("a patch in a part of version 1: %v", err)
 	}
 }
