@@ -93,6 +93,7 @@ type Index interface {
 	Scheduling
 	Forgetting
 	Pruning
+	Recovering
 	PruneReports
 	Locking
 	Sweeping
@@ -441,6 +442,8 @@ type Committing interface {
 	Recorded(ctx context.Context, id backup.SnapshotID) error
 	// ForgottenIDs returns the snapshots that are forgotten and that the index still has, by id.
 	ForgottenIDs(ctx context.Context) ([]backup.SnapshotID, error)
+	// BadSnapshots returns the reasons of the snapshots that are marked as bad.
+	BadSnapshots(ctx context.Context) (map[backup.SnapshotID]string, error)
 	// WrittenCatalog returns the catalog in the store with the largest sequence, or the zero
 	// WrittenCatalog if there is none.
 	WrittenCatalog(ctx context.Context) (WrittenCatalog, error)

@@ -11,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A Catalog has what operators have set: filers, shards, policies, which snapshots are forgotten,
-// and what is on hold.
+// A Catalog has what operators have set: filers, shards, policies, which snapshots are forgotten or
+// bad, what is on hold, and the brake.
 type Catalog struct {
 	Filers   []CatalogFiler
 	Shards   []CatalogShard
@@ -20,7 +20,9 @@ type Catalog struct {
 	// Forgotten are the forgotten snapshots that are not removed yet. Some have a commit record,
 	// because a chain of segments goes through them.
 	Forgotten []backup.SnapshotID
+	Bad       []CatalogBad
 	Holds     []CatalogHold
+	Brake     *CatalogBrake // nil: it is not known
 }
 
 // A CatalogHeader is the header of a catalog. The catalog with the greatest Sequence is the current
@@ -35,6 +37,22 @@ type CatalogHeader struct {
 	// Forgotten is the number of these records; earlier versions of bctl wrote none.
 	Forgotten int `json:"forgotten,omitempty"`
 	Holds     int `json:"holds,omitempty"` // likewise
+	Bad       int `json:"bad,omitempty"`   // likewise
+}
+
+// A CatalogBad is a snapshot that an operator has marked as bad.
+type CatalogBad struct {
+	Snapshot string `json:"snapshot"` // id
+	Reason   string `json:"reason"`
+}
+
+// A CatalogBrake has the settings of the brake.
+type CatalogBrake struct {
+	Snapshots    int   `json:"snapshots_percent"`
+	MinSnapshots int   `json:"min_snapshots"`
+	Bytes        int   `json:"bytes_percent"`
+	MinBytes     int64 `json:"min_bytes"`
+	Operators    int   `json:"operators"`
 }
 
 // A CatalogFiler is a filer.
@@ -146,13 +164,14 @@ type catalogLine struct {
 	Shard  *CatalogShard  `json:"shard,omitempty"`
 	Policy *CatalogPolicy `json:"policy,omitempty"`
 	// Forgotten is the id of a snapshot.
-	Forgotten string       `json:"forgotten,omitempty"`
-	Hold      *CatalogHold `json:"hold,omitempty"`
+	Forgotten string        `json:"forgotten,omitempty"`
+	Bad       *CatalogBad   `json:"bad,omitempty"`
+	Hold      *CatalogHold  `json:"hold,omitempty"`
+	Brake     *CatalogBrake `json:"brake,omitempty"`
 }
 
-// Lines returns the catalog as lines of JSON, one per filer, shard, policy, forgotten snapshot and
-// hold.
-// The same catalog in the same order gives the same lines.
+// Lines returns the catalog as lines of JSON, one per filer, shard, policy, forgotten snapshot, bad
+// snapshot and hold, and one of the brake. The same catalog in the same order gives the same lines.
 func (c *Catalog) Lines() ([]byte, error) {
 	var lines []catalogLine
 	for i := range c.Filers {
@@ -167,8 +186,14 @@ func (c *Catalog) Lines() ([]byte, error) {
 	for _, id := range c.Forgotten {
 		lines = append(lines, catalogLine{Forgotten: id.String()})
 	}
+	for i := range c.Bad {
+		lines = append(lines, catalogLine{Bad: &c.Bad[i]})
+	}
 	for i := range c.Holds {
 		lines = append(lines, catalogLine{Hold: &c.Holds[i]})
+	}
+	if c.Brake != nil {
+		lines = append(lines, catalogLine{Brake: c.Brake})
 	}
 	var b []byte
 	for i := range lines {
@@ -210,7 +235,7 @@ func EncodeCatalog(keys Keys, sequence int64, written time.Time, c *Catalog) ([]
 	}
 	header := CatalogHeader{
 		Version: version, Sequence: sequence, Written: written.UTC(), Filers: len(c.Filers), Shards: len(c.Shards), Policies: len(c.Policies), Forgotten: len(c.Forgotten),
-		Holds: len(c.Holds),
+		Holds: len(c.Holds), Bad: len(c.Bad),
 	}
 	return o.finish(header, catalogID(sequence), store.CatalogName(sequence))
 }
@@ -234,30 +259,46 @@ func OpenCatalog(data []byte, sequence int64, trust Trust) (h CatalogHeader, c *
 		if err == nil {
 			err = decodeLine(text, &line)
 		}
-		switch {
-		case err != nil:
+		if err == nil {
+			err = c.add(&line)
+		}
+		if err != nil {
 			return h, nil, fmt.Errorf("%s: %w", name, err)
-		case line.Filer != nil:
-			c.Filers = append(c.Filers, *line.Filer)
-		case line.Shard != nil:
-			c.Shards = append(c.Shards, *line.Shard)
-		case line.Policy != nil:
-			c.Policies = append(c.Policies, *line.Policy)
-		case line.Forgotten != "":
-			id, err := backup.ParseSnapshotID(line.Forgotten)
-			if err != nil {
-				return h, nil, fmt.Errorf("%s: %w", name, err)
-			}
-			c.Forgotten = append(c.Forgotten, id)
-		case line.Hold != nil:
-			if err := line.Hold.check(); err != nil {
-				return h, nil, fmt.Errorf("%s: %w", name, err)
-			}
-			c.Holds = append(c.Holds, *line.Hold)
 		}
 	}
-	if h.Sequence != sequence || len(c.Filers) != h.Filers || len(c.Shards) != h.Shards || len(c.Policies) != h.Policies || len(c.Forgotten) != h.Forgotten || len(c.Holds) != h.Holds {
+	if h.Sequence != sequence || len(c.Filers) != h.Filers || len(c.Shards) != h.Shards || len(c.Policies) != h.Policies || len(c.Forgotten) != h.Forgotten || len(c.Holds) != h.Holds || len(c.Bad) != h.Bad {
 		return h, nil, fmt.Errorf("%s: its content does not match its header: %w", name, backup.ErrCorrupt)
 	}
 	return h, c, nil
+}
+
+// add adds what a line has. Lines of later versions have nothing that is known.
+func (c *Catalog) add(line *catalogLine) error {
+	switch {
+	case line.Filer != nil:
+		c.Filers = append(c.Filers, *line.Filer)
+	case line.Shard != nil:
+		c.Shards = append(c.Shards, *line.Shard)
+	case line.Policy != nil:
+		c.Policies = append(c.Policies, *line.Policy)
+	case line.Forgotten != "":
+		id, err := backup.ParseSnapshotID(line.Forgotten)
+		if err != nil {
+			return err
+		}
+		c.Forgotten = append(c.Forgotten, id)
+	case line.Bad != nil:
+		if _, err := backup.ParseSnapshotID(line.Bad.Snapshot); err != nil {
+			return err
+		}
+		c.Bad = append(c.Bad, *line.Bad)
+	case line.Hold != nil:
+		if err := line.Hold.check(); err != nil {
+			return err
+		}
+		c.Holds = append(c.Holds, *line.Hold)
+	case line.Brake != nil:
+		c.Brake = line.Brake
+	}
+	return nil
 }

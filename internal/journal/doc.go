@@ -5,7 +5,7 @@
 //	            or, as a checkpoint, all of its pages
 //	commit      the record of how a snapshot ended, its content, and the
 //	            attempt whose segment is valid
-//	catalog     filers, shards, policies and holds, written whenever they change
+//	catalog     filers, shards, policies, marks and holds, written when they change
 //	index copy  the SQLite file of a repository on one machine
 //
 // All are packs (package pack) of their own kinds: the first frame is the header in JSON, and
@@ -22,5 +22,6 @@
 //	commit.go     writes and reads commit records
 //	catalog.go    writes and reads catalogs
 //	hold.go       describes a hold in a catalog
+//	settings.go   returns what catalogs and records describe
 //	indexcopy.go  writes and reads copies of the index
 package journal

@@ -61,6 +61,12 @@ func open(ctx context.Context, r Ranger, at Place, repository backup.RepositoryI
 	if err != nil {
 		return nil, err
 	}
+	return openTail(ctx, r, at, tail, t, repository, &id, opener)
+}
+
+// openTail is open for a pack whose last bytes, and the trailer in them, are known. An id of nil
+// stands for any.
+func openTail(ctx context.Context, r Ranger, at Place, tail []byte, t trailer, repository backup.RepositoryID, id *backup.PackID, opener *seal.Opener) (*Reader, error) {
 	tailOffset := t.packBytes - int64(len(tail))
 	if at.Bytes != 0 && t.packBytes != at.Bytes || tailOffset < 0 || tailOffset > 0 && len(tail) < tailBytes {
 		return nil, fmt.Errorf("the pack has %d bytes, but its trailer gives %d: %w", max(at.Bytes, int64(len(tail))), t.packBytes, backup.ErrCorrupt)
@@ -134,7 +140,7 @@ func OpenBytes(data []byte, repository backup.RepositoryID, id backup.PackID, op
 	if err != nil {
 		return nil, fmt.Errorf("open pack %s: %w", id, err)
 	}
-	r, err := newReader(data[:t.headerBytes], data[t.tableOffset():][:t.tableBytes+t.bitmapBytes], t, repository, id, opener)
+	r, err := newReader(data[:t.headerBytes], data[t.tableOffset():][:t.tableBytes+t.bitmapBytes], t, repository, &id, opener)
 	if err != nil {
 		return nil, fmt.Errorf("open pack %s: %w", id, err)
 	}
@@ -150,13 +156,16 @@ func wholeTrailer(data []byte) (trailer, error) {
 	return t, err
 }
 
-// newReader opens the table, which the bitmap follows.
-func newReader(headerData, table []byte, t trailer, repository backup.RepositoryID, id backup.PackID, opener *seal.Opener) (*Reader, error) {
+// newReader opens the table, which the bitmap follows. An id of nil stands for any.
+func newReader(headerData, table []byte, t trailer, repository backup.RepositoryID, id *backup.PackID, opener *seal.Opener) (*Reader, error) {
 	h, err := parseHeader(headerData)
 	if err != nil {
 		return nil, err
 	}
-	if err := h.check(repository, id, t); err != nil {
+	if id == nil {
+		id = &h.id
+	}
+	if err := h.check(repository, *id, t); err != nil {
 		return nil, err
 	}
 	key, err := opener.Unwrap(h.wrapped)

@@ -234,10 +234,9 @@ func parse(o store.Object) (s stored, ok bool) {
 		s.isOrphan = func(r index.Recognized) bool { return r.Removed || amendment < r.Amendment }
 		return s, ok
 	case store.PacksPrefix:
-		object, wrong := backup.ParsePackID(name)
-		s.ID = object
+		s.Snapshot, s.ID, ok = store.ParsePackName(o.Name)
 		s.isOrphan = func(r index.Recognized) bool { return !r.Named }
-		return s, err == nil && wrong == nil && o.Name == store.PackName(id, object)
+		return s, ok
 	case store.SegmentsPrefix:
 		text, digits, _ := strings.Cut(name, "-")
 		attempt, wrong := backup.ParsePackID(text)

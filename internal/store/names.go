@@ -29,6 +29,14 @@ func PackName(snapshot backup.SnapshotID, pack backup.PackID) string {
 	return PacksPrefix + snapshot.String() + "/" + pack.String()
 }
 
+// ParsePackName is the inverse of PackName.
+func ParsePackName(name string) (snapshot backup.SnapshotID, pack backup.PackID, ok bool) {
+	owner, object, _ := strings.Cut(strings.TrimPrefix(name, PacksPrefix), "/")
+	snapshot, err := backup.ParseSnapshotID(owner)
+	pack, wrong := backup.ParsePackID(object)
+	return snapshot, pack, err == nil && wrong == nil && name == PackName(snapshot, pack)
+}
+
 // SegmentName is the name of part n of a snapshot's index segment, as written by one attempt at the
 // commit.
 func SegmentName(snapshot backup.SnapshotID, attempt backup.PackID, part int) string {

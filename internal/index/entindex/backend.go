@@ -83,6 +83,9 @@ type Dialect struct {
 	// TellSnapshot notifies the listeners (Backend.ListenSnapshots) when the transaction is
 	// committed. It is empty if the database has no notifications.
 	TellSnapshot string
+	// NextHold makes the numbers of new holds greater than those that exist. It is empty if they are
+	// anyway.
+	NextHold string
 	// Now is the time of the database's clock in microseconds since 1970.
 	Now string
 	// Rows is a table in FROM with these columns ("id bigint", "worker text"), made of the JSON
@@ -202,6 +205,9 @@ type HotWriter interface {
 	// kept for InterruptedListings until DropInterrupted.
 	SetAside(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) (int64, error)
 	DropInterrupted(ctx context.Context, shard backup.ShardID) error
+	// RollBack undoes what all snapshots after snapshot number did: it opens the versions that they
+	// ended, and removes those that began with them.
+	RollBack(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) error
 
 	// DropVersions deletes the versions that began after snapshot number after, and whose last
 	// snapshot is from or later, and before before, except those of which another version is a

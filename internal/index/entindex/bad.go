@@ -69,3 +69,13 @@ func (tx *Tx) findLastGood(ctx context.Context, of *ent.Shard) error {
 	}
 	return tx.tellSnapshot(ctx)
 }
+
+// BadSnapshots implements index.Committing.
+func (x *Index) BadSnapshots(ctx context.Context) (map[backup.SnapshotID]string, error) {
+	rows, err := x.Backend.Client().Snapshot.Query().Where(snapshot.BadNEQ("")).Select(snapshot.FieldID, snapshot.FieldBad).All(ctx)
+	bad := make(map[backup.SnapshotID]string, len(rows))
+	for _, row := range rows {
+		bad[backup.SnapshotID(row.ID)] = row.Bad
+	}
+	return bad, x.Backend.Wrap(err)
+}

@@ -479,14 +479,20 @@ func (x *Index) Remove(ctx context.Context, id backup.SnapshotID) error {
 		if err != nil {
 			return err
 		}
-		for _, statement := range []string{deleteProblems, deleteOfRemoved, deleteAmendment, noteRemoved} {
-			if err := tx.exec(ctx, statement, uuid.UUID(id)); err != nil {
-				return err
-			}
-		}
-		if err := tx.dropLocks(ctx, id); err != nil {
+		return tx.removeRow(ctx, uuid.UUID(id))
+	})
+}
+
+// removeRow deletes the row of a snapshot and those that belong to it, and notes that the index had
+// the snapshot.
+func (tx *Tx) removeRow(ctx context.Context, id uuid.UUID) error {
+	for _, statement := range []string{deleteProblems, deleteOfRemoved, deleteAmendment, noteRemoved} {
+		if err := tx.exec(ctx, statement, id); err != nil {
 			return err
 		}
-		return tx.Snapshot.DeleteOneID(uuid.UUID(id)).Exec(ctx)
-	})
+	}
+	if err := tx.dropLocks(ctx, backup.SnapshotID(id)); err != nil {
+		return err
+	}
+	return tx.Snapshot.DeleteOneID(id).Exec(ctx)
 }

@@ -135,8 +135,12 @@ const (
 )
 
 func (a *application) writeProblems(ctx context.Context) error {
+	return a.tx.insertProblems(ctx, a.writes.problems)
+}
+
+func (tx *Tx) insertProblems(ctx context.Context, problems []newProblem) error {
 	const head = "INSERT INTO problems (snapshot_id, path, op, error) VALUES "
-	return insertAll(ctx, a.tx, head, a.writes.problems, func(p *newProblem) []any {
+	return insertAll(ctx, tx, head, problems, func(p *newProblem) []any {
 		return []any{p.snapshot, []byte(p.Path), text(p.Op, maxOpBytes), text(p.Err, maxErrorBytes)}
 	})
 }

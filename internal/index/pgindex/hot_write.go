@@ -253,6 +253,9 @@ const (
 	deleteBegun = "DELETE FROM pages WHERE shard = $1 AND first_snapshot = $2"
 	reopenEnded = "UPDATE pages SET last_snapshot = NULL WHERE shard = $1 AND last_snapshot = $2"
 
+	deleteBegunAfter = "DELETE FROM pages WHERE shard = $1 AND first_snapshot > $2"
+	reopenEndedAfter = "UPDATE pages SET last_snapshot = NULL WHERE shard = $1 AND last_snapshot >= $2"
+
 	dropInterrupted = "DELETE FROM interrupted_pages WHERE shard = $1"
 )
 
@@ -267,6 +270,16 @@ func (w hotWriter) SetAside(ctx context.Context, shard backup.ShardID, number ba
 	}
 	_, err = w.conn.Exec(ctx, reopenEnded, int64(shard), int64(number)-1)
 	return left.RowsAffected(), err
+}
+
+// RollBack implements entindex.HotWriter.
+func (w hotWriter) RollBack(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) error {
+	for _, statement := range []string{deleteBegunAfter, reopenEndedAfter} {
+		if _, err := w.conn.Exec(ctx, statement, int64(shard), int64(number)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // DropInterrupted implements entindex.HotWriter.

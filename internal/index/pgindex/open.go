@@ -118,7 +118,8 @@ var postgres = entindex.Dialect{
 
 	PlanAnew: planAnew,
 
-	Serialize: takeTurn, Lateral: true, TellSnapshot: "NOTIFY " + snapshotsChannel, Now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+	Serialize: takeTurn, Lateral: true, TellSnapshot: "NOTIFY " + snapshotsChannel,
+	NextHold: "SELECT setval(pg_get_serial_sequence('holds', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM holds), false)", Now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
 	Rows: func(n int, name string, columns ...string) string {
 		return "json_to_recordset($" + strconv.Itoa(n) + "::json) AS " + name + " (" + strings.Join(columns, ", ") + ")"
 	},

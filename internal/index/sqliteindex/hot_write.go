@@ -148,6 +148,9 @@ const (
 	undoBegun = "DELETE FROM pages INDEXED BY pages_first WHERE shard = ? AND first_snapshot = ?"
 	undoEnded = "UPDATE pages INDEXED BY pages_last SET last_snapshot = NULL WHERE shard = ? AND last_snapshot = ?"
 
+	undoBegunAfter = "DELETE FROM pages INDEXED BY pages_first WHERE shard = ? AND first_snapshot > ?"
+	undoEndedAfter = "UPDATE pages INDEXED BY pages_last SET last_snapshot = NULL WHERE shard = ? AND last_snapshot >= ?"
+
 	dropInterrupted = "DELETE FROM interrupted_pages INDEXED BY interrupted_pages_key WHERE shard = ?"
 )
 
@@ -230,6 +233,16 @@ func (w hotWriter) SetAside(ctx context.Context, shard backup.ShardID, number ba
 	}
 	_, err = w.exec(ctx, undoEnded, int64(shard), int64(number)-1)
 	return left, err
+}
+
+// RollBack implements entindex.HotWriter.
+func (w hotWriter) RollBack(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) error {
+	for _, statement := range []string{undoBegunAfter, undoEndedAfter} {
+		if _, err := w.exec(ctx, statement, int64(shard), int64(number)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // DropInterrupted implements entindex.HotWriter.

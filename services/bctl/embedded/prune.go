@@ -80,15 +80,19 @@ func endTerm(ctx context.Context, idx *sqliteindex.Index) error {
 
 // WriteRecords writes the records of snapshots that have ended, and of which the store has none:
 // their processes died, or they were cancelled. The index is not copied without these records, and
-// no command but the next backup would write them.
+// no command but the next backup would write them. It also writes the catalog if it has changed, so
+// that an index that is rebuilt from the store knows what is forgotten.
 func WriteRecords(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys) error {
 	return commit.WriteRecords(ctx, commit.Parts{Index: idx, Store: s, Keys: keys})
 }
 
-// copyNow puts a copy of the index into the store. It writes the records that are missing: backups
-// may end meanwhile.
+// copyNow puts a copy of the index into the store, after what the store lacks of records and the
+// catalog: backups may end meanwhile.
 func copyNow(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys) error {
 	for end := time.Now().Add(recordWithin); ; loop.Pause(ctx, recordWithin/100) {
+		if err := WriteRecords(ctx, idx, s, keys); err != nil {
+			return fmt.Errorf("write the missing records of snapshots: %w", err)
+		}
 		now := time.Now()
 		err := CopyIndex(ctx, idx, s, keys, now, now)
 		if err == nil {
@@ -96,9 +100,6 @@ func copyNow(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys jo
 		}
 		if !errors.Is(err, errNoRecord) || now.After(end) || ctx.Err() != nil {
 			return fmt.Errorf("copy the index into the store: %w", err)
-		}
-		if err := WriteRecords(ctx, idx, s, keys); err != nil {
-			return fmt.Errorf("write the missing records of snapshots: %w", err)
 		}
 	}
 }

@@ -1,10 +1,12 @@
 package commit
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/bctl/bctl/internal/loop"
@@ -39,13 +41,18 @@ func (s *Service) Record(ctx context.Context) error {
 	return errors.Join(err, s.writeCatalog(ctx))
 }
 
-// WriteRecords writes all commit records that are missing in the store: those of snapshots whose
-// processes died before they could. Another process may write them at the same time.
+// WriteRecords writes all commit records that are missing in the store, those of snapshots whose
+// processes died before they could, and the catalog if it has changed. Another process may write
+// them at the same time.
 func WriteRecords(ctx context.Context, p Parts) error {
 	s := New(p, Options{})
 	for {
-		if n, err := s.writeRecords(ctx); err != nil || n == 0 {
+		n, err := s.writeRecords(ctx)
+		if err != nil {
 			return err
+		}
+		if n == 0 {
+			return s.writeCatalog(ctx)
 		}
 	}
 }
@@ -176,6 +183,9 @@ func (s *Service) catalog(ctx context.Context) (*journal.Catalog, error) {
 	if c.Forgotten, err = s.Index.ForgottenIDs(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.addMarks(ctx, c); err != nil {
+		return nil, err
+	}
 	holds, err := s.Index.Holds(ctx)
 	if err != nil {
 		return nil, err
@@ -190,6 +200,22 @@ func (s *Service) catalog(ctx context.Context) (*journal.Catalog, error) {
 		}
 	}
 	return c, nil
+}
+
+// addMarks adds the snapshots that are marked as bad, and the brake.
+func (s *Service) addMarks(ctx context.Context, c *journal.Catalog) error {
+	bad, err := s.Index.BadSnapshots(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(bad), func(a, b backup.SnapshotID) int { return bytes.Compare(a[:], b[:]) }) {
+		c.Bad = append(c.Bad, journal.CatalogBad{Snapshot: id.String(), Reason: bad[id]})
+	}
+	brake, err := s.Index.Brake(ctx)
+	c.Brake = &journal.CatalogBrake{
+		Snapshots: brake.Snapshots, MinSnapshots: brake.MinSnapshots, Bytes: brake.Bytes, MinBytes: brake.MinBytes, Operators: brake.Operators,
+	}
+	return err
 }
 
 // holdOf converts a hold to its form in the catalog. The shard is nil for a hold on a snapshot.

@@ -38,6 +38,7 @@ type Index interface {
 	ListPolicies(ctx context.Context) ([]backup.Policy, error)
 	Stops(ctx context.Context) ([]index.Stop, error)
 	Holds(ctx context.Context) ([]index.Hold, error)
+	Brake(ctx context.Context) (index.Brake, error)
 }
 
 // Options tune a committer; see docs/tuning.md.

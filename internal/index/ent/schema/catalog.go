@@ -190,6 +190,8 @@ func (Snapshot) Indexes() []ent.Index {
 		index.Fields("sort_time", "shard_id", "number").StorageKey("snapshot_unrecorded").Annotations(entsql.IndexWhere("ended IS NOT NULL AND NOT recorded")),
 		// Forgotten snapshots that are not removed yet.
 		index.Fields("shard_id").StorageKey("snapshot_forgotten").Annotations(entsql.IndexWhere("forgotten IS NOT NULL")),
+		// Snapshots that are marked as bad.
+		index.Fields("shard_id").StorageKey("snapshot_bad").Annotations(entsql.IndexWhere("bad <> ''")),
 		// Lists, newest first: of all snapshots, of a filer, of a state. Those of a shard use
 		// number. The first index contains filer_id in case the planner chooses it for the
 		// snapshots of one filer: those of other filers are then skipped without reading the table.

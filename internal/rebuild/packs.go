@@ -1,0 +1,171 @@
+package rebuild
+
+import (
+	"context"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// An object is an object of packs in the store.
+type object struct {
+	snapshot backup.SnapshotID
+	id       backup.PackID
+}
+
+func (o object) name() string { return store.PackName(o.snapshot, o.id) }
+
+// registerPacks registers the packs that the store has and the index has not, and finds those that
+// the store has no more.
+func (r *rebuilding) registerPacks(ctx context.Context) error {
+	stored := map[object]int64{}
+	for o, err := range r.Store.List(ctx, store.PacksPrefix) {
+		if err != nil {
+			return err
+		}
+		if snapshot, id, ok := store.ParsePackName(o.Name); ok && snapshot != (backup.SnapshotID{}) { // bctl doctor puts objects of no snapshot
+			stored[object{snapshot, id}] = o.SizeBytes
+		}
+	}
+	known := map[object]bool{}
+	for p, err := range r.Index.Packs(ctx) {
+		if err != nil {
+			return err
+		}
+		o := object{p.Snapshot, p.Object}
+		known[o] = true
+		if _, there := stored[o]; !there && !p.Gone {
+			r.dropped = append(r.dropped, p.Row)
+		}
+	}
+	var missing []object
+	for o := range stored {
+		if !known[o] {
+			missing = append(missing, o)
+		}
+	}
+	r.progress.AllObjects = len(missing)
+	r.Progress(r.progress)
+	// Two packs may have the same chunk: the first one in the list provides it.
+	slices.SortFunc(missing, func(a, b object) int { return slices.Compare(a.id[:], b.id[:]) })
+	return r.register(ctx, missing, stored)
+}
+
+// register opens objects, several at a time, and registers their packs one after another.
+func (r *rebuilding) register(ctx context.Context, objects []object, bytes map[object]int64) error {
+	type result struct {
+		of    object
+		packs []index.RecoveredPack
+		err   error
+	}
+	results := make(chan result)
+	working, ctx := errgroup.WithContext(ctx)
+	working.Go(func() error {
+		defer close(results)
+		opening, ctx := errgroup.WithContext(ctx)
+		opening.SetLimit(atOnce)
+		for _, o := range objects {
+			opening.Go(func() error {
+				packs, err := r.openObject(ctx, o, bytes[o])
+				select {
+				case results <- result{o, packs, err}:
+					return nil
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			})
+		}
+		return opening.Wait()
+	})
+	working.Go(func() error {
+		for found := range results {
+			switch {
+			case found.err == nil:
+				if err := r.Index.RecoverPacks(ctx, found.packs); err != nil {
+					return err
+				}
+				r.result.Packs += len(found.packs)
+			case usable(found.err):
+				r.damaged(found.of.name(), found.err)
+			default:
+				return found.err
+			}
+			r.progress.Objects++
+			r.Progress(r.progress)
+		}
+		return nil
+	})
+	return working.Wait()
+}
+
+// openObject reads the tables of an object's packs. A pack of an object that has another id was
+// thinned or joined with others: nothing may rely on it as it was, so it gets a new id.
+func (r *rebuilding) openObject(ctx context.Context, o object, bytes int64) ([]index.RecoveredPack, error) {
+	opened, err := pack.OpenObject(ctx, r.Store, o.name(), bytes, r.Trust.Repository, r.Trust.Opener)
+	if err != nil {
+		return nil, err
+	}
+	packs := make([]index.RecoveredPack, len(opened))
+	for i := range opened {
+		p := &opened[i]
+		packs[i] = index.RecoveredPack{
+			Snapshot: o.snapshot, Object: o.id,
+			NewPack: index.NewPack{Pack: p.ID, Offset: p.Offset, Bytes: p.Bytes, FrameBytes: frameBytes(p.Reader), Chunks: places(p.Reader)},
+		}
+		if len(opened) > 1 || p.ID != o.id {
+			packs[i].Sealed, packs[i].Pack = p.ID, backup.NewPackID()
+		}
+	}
+	return packs, nil
+}
+
+func frameBytes(r *pack.Reader) []uint32 {
+	frames := r.Frames()
+	lengths := make([]uint32, len(frames))
+	for i := range frames {
+		if !frames[i].Removed {
+			lengths[i] = uint32(frames[i].SealedLength)
+		}
+	}
+	return lengths
+}
+
+// places returns the places of the chunks that a pack has, without those in removed frames.
+func places(r *pack.Reader) []backup.ChunkPlace {
+	frames := r.Frames()
+	places := make([]backup.ChunkPlace, 0, len(r.Chunks()))
+	for _, c := range r.Chunks() {
+		if !frames[c.Frame].Removed {
+			places = append(places, backup.ChunkPlace{ID: c.Hash.ID(), Frame: c.Frame, Offset: c.Offset, Length: c.Length})
+		}
+	}
+	return places
+}
+
+// dropPacks deletes the places in packs whose objects are gone, in the way of a prune. Rows remain
+// until no batch can rely on them.
+func (r *rebuilding) dropPacks(ctx context.Context) error {
+	rows := r.dropped
+	if r.result.Gone = len(rows); len(rows) == 0 {
+		return nil
+	}
+	for _, step := range []func(context.Context, index.Term, []int64) error{r.Index.Condemn, r.Index.Deleting} {
+		if err := step(ctx, r.term, rows); err != nil {
+			return err
+		}
+	}
+	for digit := range 256 {
+		if err := r.Index.DropPlaces(ctx, rows, byte(digit)); err != nil {
+			return err
+		}
+	}
+	if err := r.Index.DropLists(ctx); err != nil {
+		return err
+	}
+	return r.Index.Gone(ctx, rows)
+}

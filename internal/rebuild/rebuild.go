@@ -1,0 +1,143 @@
+package rebuild
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/fetch"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// An Index is what Run needs of an index.
+type Index interface {
+	index.Braking
+	index.Catalog
+	index.Committing
+	index.Dedup
+	index.Forgetting
+	index.Leading
+	index.Pruning
+	index.Purging
+	index.Recovering
+	index.Walking
+}
+
+// Options of Run. All fields must be set, except Progress.
+type Options struct {
+	Index Index // of the repository
+	Store store.Store
+	Trust journal.Trust
+	Dedup seal.DedupKey // with which list chunks are verified
+	// Holder is a name that no other process has, and By is who runs the rebuild, for the log.
+	Holder, By string
+	// Progress is called now and then, by one goroutine at a time.
+	Progress func(Progress)
+}
+
+// Progress is how far Run is. The totals are 0 until they are known.
+type Progress struct {
+	Objects, AllObjects     int // of packs
+	Snapshots, AllSnapshots int
+}
+
+// A Result is what Run found. Nothing of what it lists is in the index.
+type Result struct {
+	Catalog   time.Time // when the catalog was written; zero: the store has none that can be used
+	Sequence  int64     // of the catalog
+	Snapshots int       // that the index did not have, or had in another state
+	Packs     int       // that it did not have
+	Pages     int64     // versions of pages that were written
+	Lost      []Lost    // snapshots that cannot be recovered, by shard and number
+	Removed   []backup.Snapshot
+	// Damaged are the objects that could not be used, with the reasons.
+	Damaged []Damage
+	Gone    int          // packs that the index had and the store has not
+	Holds   []index.Hold // on snapshots that the index does not have
+}
+
+// A Lost is a snapshot that has a record in the store, and that cannot be recovered.
+type Lost struct {
+	ID           backup.SnapshotID
+	Filer, Shard string // empty if the record is damaged
+	Key          backup.ShardKey
+	Number       backup.SnapshotNumber
+	Started      time.Time
+	Committed    bool // or that is not known
+	Err          error
+}
+
+// A Damage is an object that cannot be used.
+type Damage struct {
+	Object string
+	Err    error
+}
+
+// Run makes the index what the store describes. It can be called again after an error. It fails
+// with prune.ErrBusy while another process prunes, and with backup.ErrExists if the index has a
+// snapshot of a number that another snapshot has in the store: it was used although it was too old.
+func Run(ctx context.Context, o Options) (Result, error) {
+	r := &rebuilding{Options: o, lostLists: map[backup.ChunkID]bool{}}
+	if r.Progress == nil {
+		r.Progress = func(Progress) {}
+	}
+	r.fetcher = fetch.New(fetch.Options{Index: o.Index, Store: o.Store, Repository: o.Trust.Repository, Opener: o.Trust.Opener, HashKey: o.Dedup})
+	err := prune.Lead(ctx, o.Index, o.Holder, func(ctx context.Context, t index.Term) error {
+		r.term = t
+		for _, step := range []struct {
+			name string
+			do   func(context.Context) error
+		}{
+			{"read the commit records", r.readRecords},
+			{"read the catalog", r.readCatalog},
+			{"store filers, shards and policies", r.storeSettings},
+			{"register packs", r.registerPacks},
+			{"recover snapshots", r.recoverShards},
+			{"store holds", r.storeHolds},
+			{"drop packs that are gone", r.dropPacks},
+		} {
+			if err := step.do(ctx); err != nil {
+				return fmt.Errorf("%s: %w", step.name, err)
+			}
+		}
+		return nil
+	})
+	return r.result, err
+}
+
+// problems are those of one snapshot.
+type problems = iter.Seq2[backup.Problem, error]
+
+func noProblems(func(backup.Problem, error) bool) {}
+
+// now is the time of the index's clock.
+var now = time.Time{}
+
+// A rebuilding is one call of Run.
+type rebuilding struct {
+	Options
+	term     index.Term
+	fetcher  *fetch.Fetcher
+	progress Progress
+	result   Result
+
+	records   map[backup.SnapshotID]*record
+	byShard   map[backup.ShardKey][]*record // by number
+	catalog   *journal.Catalog              // empty if there is none
+	forgotten map[backup.SnapshotID]bool
+	bad       map[backup.SnapshotID]string
+	shards    map[backup.ShardKey]backup.Shard
+	dropped   []int64                 // rows of packs whose objects are gone
+	lostLists map[backup.ChunkID]bool // list chunks that cannot be read, or those below
+}
+
+// damaged notes an object that cannot be used.
+func (r *rebuilding) damaged(object string, err error) {
+	r.result.Damaged = append(r.result.Damaged, Damage{object, err})
+}

@@ -1,0 +1,100 @@
+package rebuild
+
+import (
+	"context"
+	"errors"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// forgetRemoved forgets the snapshots that were forgotten and removed after the index was copied:
+// their content may be gone. A missing record alone does not prove that, because the store may have
+// lost it. The record is removed after the segment, so the segment must be gone as well. And the
+// last good snapshot of a shard is forgotten only if a newer one was committed.
+func (r *rebuilding) forgetRemoved(ctx context.Context) error {
+	gone, err := r.unrecorded(ctx)
+	if err != nil || len(gone) == 0 {
+		return err
+	}
+	removed, err := r.withoutSegment(ctx, gone)
+	if err != nil {
+		return err
+	}
+	shards, err := r.Index.ListShards(ctx, index.ShardFilter{Retired: true})
+	if err != nil {
+		return err
+	}
+	lastGood := map[backup.SnapshotID]bool{}
+	for i := range shards {
+		lastGood[shards[i].LastGood] = true
+	}
+	for i := range gone {
+		s := &gone[i]
+		if !removed[s.ID] || lastGood[s.ID] {
+			r.damaged(store.CommitName(s.ID), backup.ErrNotFound)
+			continue
+		}
+		if err := r.Index.ForgetRemoved(ctx, s.ID, r.By, "index rebuild: the store no longer has any of it"); err != nil {
+			return err
+		}
+		r.result.Removed = append(r.result.Removed, *s)
+	}
+	return nil
+}
+
+// unrecorded returns the snapshots of the index whose record the store had, but does not have any
+// more.
+func (r *rebuilding) unrecorded(ctx context.Context) ([]backup.Snapshot, error) {
+	all, err := r.Index.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Committed, backup.Failed}})
+	if err != nil {
+		return nil, err
+	}
+	unwritten, err := r.Index.Unrecorded(ctx, nil, len(all)+1)
+	if err != nil {
+		return nil, err
+	}
+	never := map[backup.SnapshotID]bool{}
+	for i := range unwritten {
+		never[unwritten[i].ID] = true
+	}
+	lost := map[backup.SnapshotID]bool{} // their records are there, and damaged
+	for i := range r.result.Lost {
+		lost[r.result.Lost[i].ID] = true
+	}
+	var gone []backup.Snapshot
+	for i := range all {
+		if id := all[i].ID; r.records[id] == nil && !never[id] && !lost[id] {
+			gone = append(gone, all[i])
+		}
+	}
+	return gone, nil
+}
+
+// withoutSegment returns the snapshots of which the store no longer has a segment. A snapshot that
+// changed nothing never had one; it is included unless the store has lost the record of another.
+func (r *rebuilding) withoutSegment(ctx context.Context, gone []backup.Snapshot) (map[backup.SnapshotID]bool, error) {
+	without, lost := map[backup.SnapshotID]bool{}, false
+	for i := range gone {
+		s := &gone[i]
+		if s.Segment.Parts == 0 {
+			continue
+		}
+		_, err := r.Store.Stat(ctx, store.SegmentName(s.ID, s.Segment.Attempt, 0))
+		switch {
+		case errors.Is(err, backup.ErrNotFound):
+			without[s.ID] = true
+		case err != nil:
+			return nil, err
+		default:
+			lost = true
+		}
+	}
+	for i := range gone {
+		if gone[i].Segment.Parts == 0 {
+			without[gone[i].ID] = !lost
+		}
+	}
+	return without, nil
+}

@@ -1,0 +1,155 @@
+package rebuild
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// storeSettings stores the filers, shards and policies of the catalog. Filers and shards that only
+// records have were added after the catalog was written.
+func (r *rebuilding) storeSettings(ctx context.Context) error {
+	filers := map[string]backup.FilerID{}
+	for i := range r.catalog.Filers {
+		f, err := r.catalog.Filers[i].Filer()
+		if err == nil {
+			f, err = r.Index.RecoverFiler(ctx, f)
+		}
+		if err != nil {
+			return fmt.Errorf("filer %q: %w", r.catalog.Filers[i].Name, err)
+		}
+		filers[f.Name] = f.ID
+	}
+	r.shards = map[backup.ShardKey]backup.Shard{}
+	for i := range r.catalog.Shards {
+		c := &r.catalog.Shards[i]
+		s, err := c.Shard()
+		if err == nil {
+			s.Filer, err = r.filer(ctx, filers, c.Filer)
+		}
+		if err == nil {
+			s, err = r.Index.RecoverShard(ctx, s)
+		}
+		if err != nil {
+			return fmt.Errorf("shard %q of filer %q: %w", c.Name, c.Filer, err)
+		}
+		r.shards[s.Key] = s
+	}
+	for _, key := range r.keys() {
+		records := r.byShard[key]
+		last := records[len(records)-1]
+		if _, ok := r.shards[key]; ok {
+			continue
+		}
+		filer, err := r.filer(ctx, filers, last.Filer.Name)
+		if err == nil {
+			r.shards[key], err = r.Index.RecoverShard(ctx, backup.Shard{Key: key, Filer: filer, Name: last.Shard.Name, Source: last.Shard.Source})
+		}
+		if err != nil {
+			return fmt.Errorf("shard %q of filer %q: %w", last.Shard.Name, last.Filer.Name, err)
+		}
+	}
+	return r.storePolicies(ctx)
+}
+
+// filer returns the id of a filer, which it stores if only a record has it.
+func (r *rebuilding) filer(ctx context.Context, known map[string]backup.FilerID, name string) (backup.FilerID, error) {
+	if id, ok := known[name]; ok {
+		return id, nil
+	}
+	f, err := r.Index.EnsureFiler(ctx, name)
+	known[name] = f.ID
+	return f.ID, err
+}
+
+func (r *rebuilding) storePolicies(ctx context.Context) error {
+	if r.result.Sequence == 0 {
+		return nil
+	}
+	stored, err := r.Index.ListPolicies(ctx)
+	if err != nil {
+		return err
+	}
+	wanted := map[string]bool{}
+	for i := range r.catalog.Policies {
+		p, err := r.catalog.Policies[i].Policy()
+		if err == nil {
+			_, err = r.Index.SetPolicy(ctx, p, r.By)
+		}
+		if err != nil {
+			return fmt.Errorf("policy %q: %w", r.catalog.Policies[i].Name, err)
+		}
+		wanted[p.Name] = true
+	}
+	for i := range stored {
+		if !wanted[stored[i].Name] {
+			if err := r.Index.RemovePolicy(ctx, stored[i].Name, r.By); err != nil {
+				return err
+			}
+		}
+	}
+	if b := r.catalog.Brake; b != nil {
+		brake := index.Brake{Snapshots: b.Snapshots, MinSnapshots: b.MinSnapshots, Bytes: b.Bytes, MinBytes: b.MinBytes, Operators: b.Operators}
+		if now, err := r.Index.Brake(ctx); err != nil || now == brake {
+			return err
+		}
+		return r.Index.SetBrake(ctx, brake, r.By)
+	}
+	return nil
+}
+
+// storeHolds stores the holds of the catalog, and notes that the store has the catalog.
+func (r *rebuilding) storeHolds(ctx context.Context) error {
+	if r.result.Sequence == 0 {
+		return nil
+	}
+	var holds []index.Hold
+	for i := range r.catalog.Holds {
+		c := &r.catalog.Holds[i]
+		path, err := c.PathOnHold()
+		if err != nil {
+			return err
+		}
+		h := index.Hold{ID: c.ID, Path: path, Reason: c.Reason, By: c.By, Login: c.Login, Since: c.Since}
+		if c.Shard != "" {
+			key, err := backup.ParseShardKey(c.Shard)
+			if err != nil {
+				return err
+			}
+			h.Shard = r.shards[key].ID
+		} else if h.Snapshot, err = backup.ParseSnapshotID(c.Snapshot); err != nil {
+			return err
+		}
+		if h.Shard == 0 && h.Snapshot == (backup.SnapshotID{}) {
+			return fmt.Errorf("hold %d is on an unknown shard: %w", c.ID, backup.ErrCorrupt)
+		}
+		holds = append(holds, h)
+	}
+	without, err := r.Index.RecoverHolds(ctx, holds)
+	r.result.Holds = without
+	if err != nil {
+		return err
+	}
+	return r.noteCatalog(ctx)
+}
+
+// noteCatalog notes the catalog in the index, so that the next one gets a greater number.
+func (r *rebuilding) noteCatalog(ctx context.Context) error {
+	lines, err := r.catalog.Lines()
+	if err != nil {
+		return err
+	}
+	return r.Index.CatalogWritten(ctx, index.WrittenCatalog{Sequence: r.result.Sequence, Digest: sha256.Sum256(lines), Written: r.result.Catalog})
+}
+
+// ignore returns nil for an error of the given kind.
+func ignore(err, kind error) error {
+	if errors.Is(err, kind) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,187 @@
+package rebuild
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// A shard is one whose snapshots are recovered.
+type shard struct {
+	*rebuilding
+	backup.Shard
+	records []*record // by number
+	chain   chain
+	at      state
+	// The lengths of the last checkpoint and of the segments since.
+	checkpointBytes, segmentBytes int64
+}
+
+// A state is the snapshot that the open versions of a shard's pages belong to.
+type state struct {
+	number backup.SnapshotNumber // 0: there are no pages
+	id     backup.SnapshotID
+	pages  backup.PageSet
+}
+
+// recoverShards recovers the snapshots of all shards, and finds those that were removed from the
+// store.
+func (r *rebuilding) recoverShards(ctx context.Context) error {
+	if err := r.failRunning(ctx); err != nil {
+		return err
+	}
+	for _, key := range r.keys() {
+		s := &shard{rebuilding: r, Shard: r.shards[key], records: r.byShard[key]}
+		if err := s.recover(ctx); err != nil {
+			return fmt.Errorf("shard %q: %w", s.Name, err)
+		}
+	}
+	return r.forgetRemoved(ctx)
+}
+
+// failRunning fails the snapshots that were running when the index was copied: nobody works on them.
+func (r *rebuilding) failRunning(ctx context.Context) error {
+	running, err := r.Index.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Running}})
+	if err != nil {
+		return err
+	}
+	for i := range running {
+		err := r.Index.Fail(ctx, running[i].ID, "the index was put back while it ran", now)
+		if ignore(err, backup.ErrNotFound) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recover recovers the snapshots of a shard.
+func (s *shard) recover(ctx context.Context) error {
+	s.chain = newChain(s.records, s.forgotten)
+	known, err := s.known(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	for _, r := range s.records {
+		if err := s.recoverOne(ctx, r, known[r.ID]); err != nil {
+			return fmt.Errorf("snapshot %s: %w", r.ID.Short(), err)
+		}
+		s.progress.Snapshots++
+		s.Progress(s.progress)
+	}
+	return s.Index.SetJournalBytes(ctx, s.ID, s.checkpointBytes, s.segmentBytes)
+}
+
+// known returns the snapshots of the shard that the index has.
+func (s *shard) known(ctx context.Context) (map[backup.SnapshotID]*backup.Snapshot, error) {
+	found, err := s.Index.Snapshots(ctx, index.SnapshotFilter{
+		Filer: s.records[0].Filer.Name, Shard: s.Name, States: []backup.State{backup.Committed, backup.Failed, backup.Deleting},
+	})
+	known := make(map[backup.SnapshotID]*backup.Snapshot, len(found))
+	for i := range found {
+		known[found[i].ID] = &found[i]
+	}
+	return known, err
+}
+
+// begin decides from where the pages of the shard are replayed, and undoes what an interrupted
+// rebuild has left after that. If the index has the right pages, it is continued after its newest
+// committed snapshot.
+func (s *shard) begin(ctx context.Context) error {
+	journals, err := s.Index.Journals(ctx, s.ID)
+	if err != nil {
+		return err
+	}
+	if newest := s.isRight(journals); newest != nil {
+		s.at = state{newest.Number, newest.ID, newest.Pages}
+		last, err := s.Index.LastCommits(ctx, s.ID)
+		if err != nil {
+			return err
+		}
+		s.checkpointBytes, s.segmentBytes = last.CheckpointBytes, last.SegmentBytes
+	}
+	return s.Index.RollBack(ctx, s.ID, s.at.number)
+}
+
+// isRight returns the newest committed snapshot that the index has, if the committed ones have the
+// content that their records give, and the next one that is replayed is based on it.
+func (s *shard) isRight(journals []index.SnapshotJournal) (newest *index.SnapshotJournal) {
+	for i := range journals {
+		j := &journals[i]
+		if j.State != backup.Committed {
+			continue
+		}
+		if r := s.rebuilding.records[j.ID]; r != nil && (r.State != backup.Committed || r.Pages != j.Pages) {
+			return nil
+		}
+		newest = j
+	}
+	if newest == nil {
+		return nil
+	}
+	next := slices.IndexFunc(s.chain.replayed, func(r *record) bool { return r.Number > newest.Number })
+	if next >= 0 {
+		if r := s.chain.replayed[next]; r.base != newest.ID && r.base != (backup.SnapshotID{}) {
+			return nil
+		}
+	}
+	return newest
+}
+
+// recoverOne recovers a snapshot: its pages, if they are needed, and then its row.
+func (s *shard) recoverOne(ctx context.Context, r *record, known *backup.Snapshot) error {
+	replayed := r.Number > s.at.number && slices.Contains(s.chain.replayed, r)
+	if replayed && r.base != (backup.SnapshotID{}) && r.base != s.at.id {
+		s.chain.lost[r] = basedOnLost(s.rebuilding.records[r.base])
+	}
+	if replayed && s.chain.lost[r] == nil {
+		err := s.replay(ctx, r)
+		if usable(err) {
+			s.chain.lost[r] = err
+			err = s.Index.RollBack(ctx, s.ID, s.at.number)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := s.chain.lost[r]; err != nil && r.Number > s.at.number {
+		s.result.Lost = append(s.result.Lost, Lost{r.ID, r.Filer.Name, r.Shard.Name, r.Shard.Key, r.Number, r.Started, true, err})
+		return nil
+	}
+	if replayed {
+		s.at = state{r.Number, r.ID, r.Pages}
+	} else if known != nil && s.isSame(r, known) {
+		return nil
+	}
+	s.result.Snapshots++
+	return s.store(ctx, r)
+}
+
+// isSame reports whether the index has a snapshot as its record and the catalog describe it.
+func (s *shard) isSame(r *record, known *backup.Snapshot) bool {
+	state := r.State
+	if s.forgotten[r.ID] {
+		state = backup.Deleting
+	}
+	return known.State == state && known.Bad == s.bad[r.ID] && known.Pages == r.Pages && known.Segment.Attempt == r.Segment.Attempt
+}
+
+func (s *shard) store(ctx context.Context, r *record) error {
+	found := index.RecoveredSnapshot{
+		Snapshot: r.Snapshot, Forgotten: s.forgotten[r.ID], Amendment: r.amendment, AmendedBase: r.amendedBase, Problems: noProblems,
+	}
+	found.Shard.ID, found.Bad = s.ID, s.bad[r.ID]
+	if r.problems {
+		_, problems, err := s.getRecord(ctx, r.ID, r.amendment)
+		if err != nil {
+			return err
+		}
+		found.Problems = problems
+	}
+	return s.Index.RecoverSnapshot(ctx, found)
+}

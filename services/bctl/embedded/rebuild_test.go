@@ -1,0 +1,337 @@
+package embedded_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/pgindex"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/rebuild"
+	"github.com/bctl/bctl/internal/source/sourcetest/faultsource"
+	"github.com/bctl/bctl/internal/testenv"
+	"github.com/bctl/bctl/services/bctl/embedded"
+)
+
+// indexContent is what an index has of a repository, without what differs between two indexes: ids of
+// rows, and what nothing needs.
+type indexContent struct {
+	Filers    []backup.Filer
+	Shards    []backup.Shard
+	Policies  []backup.Policy
+	Holds     []index.Hold
+	Snapshots []backup.Snapshot
+	Problems  map[backup.SnapshotID][]backup.Problem
+	Pages     map[backup.SnapshotID][]backup.PageVersion
+	Packs     []string
+	Places    map[string]bool
+	Lists     map[backup.ChunkID]backup.ChunkList
+	Journals  []index.SnapshotJournal
+	Brake     index.Brake
+	Bad       map[backup.SnapshotID]string
+}
+
+func contentOf(t *testing.T, x index.Index) (c indexContent) {
+	t.Helper()
+	ctx := t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	filers, err := x.ListFilers(ctx, index.FilerFilter{Retired: true})
+	must(err)
+	for i := range filers {
+		f := filers[i].Filer
+		f.ID = 0
+		c.Filers = append(c.Filers, f)
+	}
+	shards, err := x.ListShards(ctx, index.ShardFilter{Retired: true})
+	must(err)
+	for i := range shards {
+		s := shards[i].Shard
+		journals, err := x.Journals(ctx, s.ID)
+		must(err)
+		c.Journals = append(c.Journals, journals...)
+		s.ID, s.Filer = 0, 0
+		c.Shards = append(c.Shards, s)
+	}
+	c.Policies, err = x.ListPolicies(ctx)
+	must(err)
+	for i := range c.Policies {
+		c.Policies[i].ID, c.Policies[i].Revision = 0, 0
+	}
+	c.Holds, err = x.Holds(ctx)
+	must(err)
+	for i := range c.Holds {
+		c.Holds[i].Shard = min(c.Holds[i].Shard, 1)
+	}
+	c.Brake, err = x.Brake(ctx)
+	must(err)
+	c.Bad, err = x.BadSnapshots(ctx)
+	must(err)
+	c.snapshots(t, x)
+	c.packs(t, x)
+	return c
+}
+
+func (c *indexContent) snapshots(t *testing.T, x index.Index) {
+	t.Helper()
+	found, err := x.Snapshots(t.Context(), index.SnapshotFilter{States: []backup.State{backup.Committed, backup.Failed, backup.Deleting}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Problems, c.Pages = map[backup.SnapshotID][]backup.Problem{}, map[backup.SnapshotID][]backup.PageVersion{}
+	for i := range found {
+		s := &found[i]
+		for p, err := range x.Problems(t.Context(), s.ID) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Problems[s.ID] = append(c.Problems[s.ID], p)
+		}
+		if s.State == backup.Committed {
+			for p, err := range x.Pages(t.Context(), s.ID, "") {
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.Pages[s.ID] = append(c.Pages[s.ID], p)
+			}
+		}
+		// These describe work, which the store does not have.
+		s.TasksAnnounced, s.TasksSettled, s.BatchesAnnounced, s.BatchesSettled, s.Cancel = 0, 0, 0, 0, ""
+		s.Filer.ID, s.Shard.ID, s.Shard.Filer = 0, 0, 0
+	}
+	c.Snapshots = found
+}
+
+func (c *indexContent) packs(t *testing.T, x index.Index) {
+	t.Helper()
+	names := map[int64]string{}
+	for p, err := range x.Packs(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !p.Gone {
+			names[p.Row] = fmt.Sprintf("%s/%s at %d: %d bytes, %d chunks", p.Snapshot, p.Object, p.Offset, p.Bytes, p.Chunks)
+			c.Packs = append(c.Packs, names[p.Row])
+		}
+	}
+	for p, err := range x.Frames(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if names[p.Row] != "" {
+			c.Packs = append(c.Packs, fmt.Sprintf("%s: frames %v", names[p.Row], p.Bytes))
+		}
+	}
+	slices.Sort(c.Packs)
+	c.Places, c.Lists = map[string]bool{}, map[backup.ChunkID]backup.ChunkList{}
+	for p, err := range x.Places(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Places[fmt.Sprintf("%x in frame %d of %s", p.Chunk, p.Frame, names[p.Pack])] = true
+	}
+	for l, err := range x.ChunkLists(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Lists[l.List] = l
+	}
+}
+
+// wantSame compares an index with the content of another one.
+func wantSame(t *testing.T, what string, want indexContent, x index.Index) {
+	t.Helper()
+	got := contentOf(t, x)
+	a, b := reflect.ValueOf(got), reflect.ValueOf(want)
+	for i := range a.NumField() {
+		if a, b := a.Field(i).Interface(), b.Field(i).Interface(); !reflect.DeepEqual(a, b) {
+			t.Errorf("%s: %s:\n%+v\nwant\n%+v", what, reflect.TypeFor[indexContent]().Field(i).Name, a, b)
+		}
+	}
+}
+
+// rebuildInto makes an index what the store has.
+func (m *machine) rebuildInto(x index.Index) rebuild.Result {
+	m.Helper()
+	result, err := rebuild.Run(m.Context(), rebuild.Options{
+		Index: x, Store: m.Store, Trust: m.trust(), Dedup: m.WorkerKey.Dedup, Holder: backup.NewPackID().String(), By: "tester",
+	})
+	m.must(err)
+	return result
+}
+
+// emptySQLite returns an index that has the repository and nothing else.
+func (m *machine) emptySQLite() *sqliteindex.Index {
+	m.Helper()
+	dir, err := os.MkdirTemp(m.memory, "rebuilt-")
+	m.must(err)
+	x, err := sqliteindex.Open(m.Context(), filepath.Join(dir, "index.db"))
+	m.must(err)
+	m.Cleanup(func() { _ = x.Close() })
+	m.prepare(x)
+	return x
+}
+
+func (m *machine) prepare(x index.Index) {
+	m.Helper()
+	_, _, err := x.Migrate(m.Context())
+	m.must(err)
+	m.must(x.CreateRepository(m.Context(), m.Repository))
+}
+
+// A step is something that happens to a repository.
+type step struct {
+	name string
+	do   func(m *machine, random *rand.Rand)
+}
+
+func steps() []step {
+	newest := func(m *machine, random *rand.Rand) (backup.Snapshot, bool) {
+		found, err := m.index.Snapshots(m.Context(), index.SnapshotFilter{States: []backup.State{backup.Committed}})
+		m.must(err)
+		if len(found) == 0 {
+			return backup.Snapshot{}, false
+		}
+		return found[random.IntN(len(found))], true
+	}
+	run := func(m *machine) {
+		_, err := m.backup(m.Context())
+		m.must(err)
+	}
+	return []step{
+		{"backup of an unchanged tree", func(m *machine, _ *rand.Rand) { run(m) }},
+		{"backup of new files", func(m *machine, random *rand.Rand) {
+			m.grow(random.IntN(8))
+			run(m)
+		}},
+		{"backup of changed files", func(m *machine, random *rand.Rand) {
+			for range 3 {
+				path := filepath.Join(m.tree, fmt.Sprint("d", random.IntN(5)), "changed")
+				m.must(os.MkdirAll(filepath.Dir(path), 0o700))
+				m.must(os.WriteFile(path, []byte(fmt.Sprint(random.Int())), 0o600))
+			}
+			run(m)
+		}},
+		{"backup after a removal", func(m *machine, random *rand.Rand) {
+			m.must(os.RemoveAll(filepath.Join(m.tree, fmt.Sprint("d", random.IntN(5)))))
+			_, err := embedded.Backup(m.Context(), m.Options, m.shard, backup.Snapshot{AllowShrink: true, Tags: []string{"removal"}}, nil)
+			m.must(err)
+		}},
+		{"backup of a file with lists", func(m *machine, random *rand.Rand) {
+			large := make([]byte, 9<<20)
+			_, _ = rand.NewChaCha8([32]byte{byte(random.IntN(3))}).Read(large)
+			m.must(os.WriteFile(filepath.Join(m.tree, "lists"), large, 0o600))
+			run(m)
+		}},
+		{"backup with problems", func(m *machine, random *rand.Rand) {
+			failed := m.Options
+			faults := faultsource.New(m.Source)
+			faults.Inject(faultsource.Fault{Call: faultsource.OpenDirectory, Path: fmt.Sprint("d", random.IntN(5)), Err: syscall.EACCES})
+			failed.Source = faults
+			_, err := embedded.Backup(m.Context(), failed, m.shard, backup.Snapshot{AllowShrink: true}, nil)
+			m.must(err)
+		}},
+		{"forget", func(m *machine, random *rand.Rand) {
+			if s, ok := newest(m, random); ok {
+				_ = m.index.Forget(m.Context(), s.ID, "tester", "no longer wanted") // unless it is kept
+			}
+		}},
+		{"mark as bad", func(m *machine, random *rand.Rand) {
+			if s, ok := newest(m, random); ok {
+				m.must(m.index.SetBad(m.Context(), s.ID, "tester", "half of it is missing"))
+			}
+		}},
+		{"hold", func(m *machine, random *rand.Rand) {
+			if s, ok := newest(m, random); ok {
+				_, err := m.index.AddHold(m.Context(), index.Hold{Snapshot: s.ID, By: "tester", Reason: "case 7"})
+				m.must(err)
+			}
+		}},
+		{"settings", func(m *machine, random *rand.Rand) {
+			_, err := m.index.SetPolicy(m.Context(), backup.Policy{
+				Name: fmt.Sprint("policy ", random.IntN(2)), Schedule: "@daily", Jitter: time.Minute, Retention: backup.Retention{Last: 3, Within: backup.Period{Days: 2, Hours: 3}},
+			}, "tester")
+			m.must(err)
+			m.must(m.index.SetFiler(m.Context(), backup.Filer{
+				ID: m.shard.Filer, Name: "here", Limits: backup.Limits{WalkTasks: 3, ReadBytesPerSecond: random.Int64N(9)}, Labels: map[string]string{"a": "b"},
+			}))
+			m.must(m.index.SetBrake(m.Context(), index.Brake{Snapshots: 40, MinSnapshots: 5, Bytes: 60, MinBytes: 1 << 40, Operators: 1}, "tester"))
+		}},
+		{"prune", func(m *machine, _ *rand.Rand) {
+			o := prune.Options{Store: m.Store, Log: slog.New(slog.DiscardHandler), Holder: backup.NewPackID().String(), MaxUnused: 5}
+			_, err := embedded.Prune(m.Context(), m.index, m.Keys, m.LockDir, o)
+			m.must(err)
+		}},
+	}
+}
+
+// An index that is rebuilt from the store alone is the one that was lost, at any time in the life of
+// the repository. So is an older copy of it that is brought up to date. Backups continue from it.
+func TestRebuild(t *testing.T) {
+	seeds := []uint64{1, 2, 3}
+	for _, seed := range seeds {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { testRebuild(t, seed, 14) })
+	}
+}
+
+func testRebuild(t *testing.T, seed uint64, n int) {
+	random := rand.New(rand.NewPCG(seed, 0))
+	m := newMachine(t)
+	m.must(m.index.CreateRepository(t.Context(), m.Repository))
+	postgres := func() index.Index {
+		x, err := pgindex.Open(t.Context(), testenv.Postgres(t), pgindex.Options{})
+		m.must(err)
+		t.Cleanup(func() { _ = x.Close() })
+		m.prepare(x)
+		return x
+	}
+	old := m.emptySQLite()
+	all := steps()
+	for i := range n {
+		s := all[random.IntN(len(all))]
+		if i == 0 {
+			s = all[1]
+		}
+		t.Logf("step %d: %s", i, s.name)
+		s.do(m, random)
+		m.must(embedded.WriteRecords(t.Context(), m.index, m.Store, m.Keys))
+		want := contentOf(t, m.index)
+		fresh := m.emptySQLite()
+		if r := m.rebuildInto(fresh); len(r.Lost)+len(r.Damaged)+len(r.Holds) > 0 {
+			t.Fatalf("%+v", r)
+		}
+		wantSame(t, "rebuilt", want, fresh)
+		if random.IntN(3) == 0 { // it lacks what happened since
+			m.rebuildInto(old)
+			wantSame(t, "brought up to date", want, old)
+		}
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	x := postgres()
+	m.rebuildInto(x)
+	wantSame(t, "rebuilt in Postgres", contentOf(t, m.index), x)
+	m.index = m.emptySQLite()
+	m.Index = m.index
+	m.rebuildInto(m.index)
+	m.grow(9)
+	s, err := m.backup(context.WithoutCancel(t.Context()))
+	m.must(err)
+	m.wantRestored(&s)
+}
