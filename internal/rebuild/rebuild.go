@@ -29,7 +29,7 @@ type Index interface {
 	index.Walking
 }
 
-// Options of Run. All fields must be set, except Progress.
+// Options of Run. All fields must be set, except Anew and Progress.
 type Options struct {
 	Index Index // of the repository
 	Store store.Store
@@ -37,6 +37,8 @@ type Options struct {
 	Dedup seal.DedupKey // with which list chunks are verified
 	// Holder is a name that no other process has, and By is who runs the rebuild, for the log.
 	Holder, By string
+	// Anew: nothing that the index has of pages is used, because some of it is damaged.
+	Anew bool
 	// Progress is called now and then, by one goroutine at a time.
 	Progress func(Progress)
 }
@@ -65,11 +67,10 @@ type Result struct {
 // A Lost is a snapshot that has a record in the store, and that cannot be recovered.
 type Lost struct {
 	ID           backup.SnapshotID
-	Filer, Shard string // empty if the record is damaged
+	Filer, Shard string
 	Key          backup.ShardKey
 	Number       backup.SnapshotNumber
 	Started      time.Time
-	Committed    bool // or that is not known
 	Err          error
 }
 
@@ -83,7 +84,7 @@ type Damage struct {
 // with prune.ErrBusy while another process prunes, and with backup.ErrExists if the index has a
 // snapshot of a number that another snapshot has in the store: it was used although it was too old.
 func Run(ctx context.Context, o Options) (Result, error) {
-	r := &rebuilding{Options: o, lostLists: map[backup.ChunkID]bool{}}
+	r := &rebuilding{Options: o, lostLists: map[backup.ChunkID]bool{}, unusable: map[backup.SnapshotID]bool{}}
 	if r.Progress == nil {
 		r.Progress = func(Progress) {}
 	}
@@ -127,14 +128,16 @@ type rebuilding struct {
 	progress Progress
 	result   Result
 
-	records   map[backup.SnapshotID]*record
-	byShard   map[backup.ShardKey][]*record // by number
-	catalog   *journal.Catalog              // empty if there is none
-	forgotten map[backup.SnapshotID]bool
-	bad       map[backup.SnapshotID]string
-	shards    map[backup.ShardKey]backup.Shard
-	dropped   []int64                 // rows of packs whose objects are gone
-	lostLists map[backup.ChunkID]bool // list chunks that cannot be read, or those below
+	records    map[backup.SnapshotID]*record
+	unusable   map[backup.SnapshotID]bool    // snapshots whose records are damaged
+	byShard    map[backup.ShardKey][]*record // by number
+	catalog    *journal.Catalog              // empty if there is none
+	forgotten  map[backup.SnapshotID]bool
+	amendments map[backup.SnapshotID]int // of the records that the index has; -1: it does not know
+	bad        map[backup.SnapshotID]string
+	shards     map[backup.ShardKey]backup.Shard
+	dropped    []int64                 // rows of packs whose objects are gone
+	lostLists  map[backup.ChunkID]bool // list chunks that cannot be read, or those below
 }
 
 // damaged notes an object that cannot be used.

@@ -59,7 +59,7 @@ func (r *rebuilding) readRecords(ctx context.Context) error {
 				r.records[id] = found
 			case usable(err):
 				r.damaged(store.AmendedName(id, amendment), err)
-				r.result.Lost = append(r.result.Lost, Lost{ID: id, Committed: true, Err: err})
+				r.unusable[id] = true
 			default:
 				return err
 			}

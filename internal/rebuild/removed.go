@@ -59,13 +59,9 @@ func (r *rebuilding) unrecorded(ctx context.Context) ([]backup.Snapshot, error) 
 	for i := range unwritten {
 		never[unwritten[i].ID] = true
 	}
-	lost := map[backup.SnapshotID]bool{} // their records are there, and damaged
-	for i := range r.result.Lost {
-		lost[r.result.Lost[i].ID] = true
-	}
 	var gone []backup.Snapshot
 	for i := range all {
-		if id := all[i].ID; r.records[id] == nil && !never[id] && !lost[id] {
+		if id := all[i].ID; r.records[id] == nil && !never[id] && !r.unusable[id] {
 			gone = append(gone, all[i])
 		}
 	}

@@ -33,6 +33,10 @@ func (r *rebuilding) recoverShards(ctx context.Context) error {
 	if err := r.failRunning(ctx); err != nil {
 		return err
 	}
+	var err error
+	if r.amendments, err = r.Index.Amendments(ctx); err != nil {
+		return err
+	}
 	for _, key := range r.keys() {
 		s := &shard{rebuilding: r, Shard: r.shards[key], records: r.byShard[key]}
 		if err := s.recover(ctx); err != nil {
@@ -97,7 +101,7 @@ func (s *shard) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if newest := s.isRight(journals); newest != nil {
+	if newest := s.isRight(journals); newest != nil && !s.Anew {
 		s.at = state{newest.Number, newest.ID, newest.Pages}
 		last, err := s.Index.LastCommits(ctx, s.ID)
 		if err != nil {
@@ -150,7 +154,7 @@ func (s *shard) recoverOne(ctx context.Context, r *record, known *backup.Snapsho
 		}
 	}
 	if err := s.chain.lost[r]; err != nil && r.Number > s.at.number {
-		s.result.Lost = append(s.result.Lost, Lost{r.ID, r.Filer.Name, r.Shard.Name, r.Shard.Key, r.Number, r.Started, true, err})
+		s.result.Lost = append(s.result.Lost, Lost{r.ID, r.Filer.Name, r.Shard.Name, r.Shard.Key, r.Number, r.Started, err})
 		return nil
 	}
 	if replayed {
@@ -168,7 +172,8 @@ func (s *shard) isSame(r *record, known *backup.Snapshot) bool {
 	if s.forgotten[r.ID] {
 		state = backup.Deleting
 	}
-	return known.State == state && known.Bad == s.bad[r.ID] && known.Pages == r.Pages && known.Segment.Attempt == r.Segment.Attempt
+	return known.State == state && known.Bad == s.bad[r.ID] && known.Pages == r.Pages && known.Segment.Attempt == r.Segment.Attempt &&
+		s.amendments[r.ID] == r.amendment
 }
 
 func (s *shard) store(ctx context.Context, r *record) error {

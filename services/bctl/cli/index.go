@@ -9,7 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/rebuild"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
@@ -17,79 +19,225 @@ import (
 )
 
 func newIndex(a *app) *cobra.Command {
-	cmd := group(&cobra.Command{Use: "index", Short: "Rebuild a lost index"})
-	cmd.AddCommand(newIndexRebuild(a))
+	cmd := group(&cobra.Command{Use: "index", Short: "Rebuild a lost index, or bring an old one up to date"})
+	cmd.AddCommand(newIndexRebuild(a), newIndexCatchup(a))
 	return cmd
 }
 
-type indexRebuild struct {
+// An indexCommand makes an index what the store describes.
+type indexCommand struct {
 	app    *app
 	signer string
+	// withoutCopy: the copies of the index in the store are not used.
+	withoutCopy bool
 }
 
 func newIndexRebuild(a *app) *cobra.Command {
-	c := &indexRebuild{app: a}
+	c := &indexCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "rebuild",
-		Short: "Rebuild this machine's index from its copy in the store",
-		Long: `Rebuilds a lost or damaged index file from the newest undamaged copy in the
-store. Each backup on one machine that changes anything puts a copy there. The
-command needs the identity.
+		Short: "Rebuild a lost index from the store",
+		Long: `Rebuilds a lost or damaged index from the store and the identity alone: filers,
+shards, policies, holds, snapshots, and where all content is. An index in
+Postgres must be empty: create the database, and run the command as its owner.
+An index file is moved aside if it is damaged, and brought up to date if it is
+only older than the store.
 
-An index that is damaged, or older than the store, is moved aside. An undamaged
-index that knows all snapshots in the store, and has made the newest copy there,
-is not changed.
+Each backup on one machine puts a copy of the index file into the store, which
+saves time. What happened after the newest undamaged copy is added to it.
 
-Snapshots made after the copy are listed, and the exit status is 3: their
-content is in the store, but this release cannot recover them. The exit status
-is also 3 if pages of directories are damaged; the directories are listed.
-Backups work afterwards.
+An interrupted rebuild resumes when you run it again. Until it is complete, no
+backup is made with the index.
+
+Snapshots that cannot be rebuilt, because the store has lost or damaged a part
+of them, are listed, and the exit status is 3. Backups work afterwards.
 
 While a backup runs, or another command writes to the index, the exit status is
 11.`,
 		Example: `  bctl index rebuild --repo /backup
-  bctl index rebuild --repo /backup --identity /media/usb/backup-key.txt`,
+  bctl index rebuild --repo /backup --identity /media/usb/backup-key.txt
+  bctl index rebuild --config fleet.yaml --identity backup-key.txt`,
 		Args: args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.rebuild(cmd.Context()) },
 	}
-	cmd.Flags().StringVar(&c.signer, "signer", "", "trust this `SIGNER`, if no file on this machine names the repository's")
+	c.signerFlag(cmd)
+	cmd.Flags().BoolVar(&c.withoutCopy, "without-copy", false, "do not use copies of the index file")
 	return cmd
 }
 
-func (c *indexRebuild) run(ctx context.Context) error {
-	a := c.app
-	path, local := a.cfg.IndexPath()
+func newIndexCatchup(a *app) *cobra.Command {
+	c := &indexCommand{app: a}
+	cmd := &cobra.Command{
+		Use:   "catchup",
+		Short: "Bring an index up to date that was restored from an older copy",
+		Long: `Brings an index up to date that is older than its store: it was restored from a
+dump, or from an older copy of its file. It adds the snapshots, settings and
+holds that the store has and the index lacks, and removes what was removed
+since. It needs the identity.
+
+No backup, prune or change of settings is made with an index that is older than
+its store. Stop the services of a fleet first.
+
+An interrupted run resumes when you run the command again. Snapshots that cannot
+be added are listed, and the exit status is 3.`,
+		Example: `  bctl index catchup --config fleet.yaml --identity backup-key.txt
+  bctl index catchup --repo /backup`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.catchup(cmd.Context()) },
+	}
+	c.signerFlag(cmd)
+	return cmd
+}
+
+func (c *indexCommand) signerFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&c.signer, "signer", "", "trust this `SIGNER`, if no file on this machine names the repository's")
+}
+
+// A source is a store from which an index is rebuilt.
+type source struct {
+	store  store.Store
+	object repo.Object
+	trust  journal.Trust
+	dedup  seal.DedupKey
+}
+
+// source opens the store, and finds the keys with which its content is believed and opened.
+func (c *indexCommand) source(ctx context.Context) (s source, err error) {
+	if c.app.cfg.Index.URL == "" {
+		return s, usage("name the repository: --repo DIR, or --config FILE")
+	}
+	if s.store, err = open.Store(ctx, c.app.cfg, false, c.app.log); err != nil {
+		return s, err
+	}
+	if s.object, err = repo.ReadObject(ctx, s.store); err == nil {
+		s.trust, err = c.trust(&s.object)
+	}
+	if err == nil {
+		var key seal.WorkerKey
+		key, err = s.object.WorkerKey(s.trust.Opener)
+		s.dedup = key.Dedup
+	}
+	if err != nil {
+		return s, errors.Join(err, s.store.Close())
+	}
+	return s, nil
+}
+
+// run makes the index what the store describes.
+func (c *indexCommand) run(ctx context.Context, s *source, i index.Index, anew bool) (rebuild.Result, error) {
+	var line progressText
+	stop := c.app.animate(line.get)
+	defer stop()
+	return rebuild.Run(ctx, rebuild.Options{
+		Index: i, Store: s.store, Trust: s.trust, Dedup: s.dedup, Holder: backup.NewPackID().String(), By: operator(), Anew: anew,
+		Progress: func(p rebuild.Progress) {
+			line.set(fmt.Sprintf("%d of %s, %d of %s", p.Objects, counted(p.AllObjects, "pack"), p.Snapshots, counted(p.AllSnapshots, "snapshot")))
+		},
+	})
+}
+
+// rebuild implements bctl index rebuild.
+func (c *indexCommand) rebuild(ctx context.Context) error {
+	s, err := c.source(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.store.Close()
+	path, local := c.app.cfg.IndexPath()
 	if !local {
-		return usage("the index is in Postgres: restore the database from its last dump (bctl index rebuild is for a SQLite index)")
+		return c.rebuildDatabase(ctx, &s)
 	}
-	if path == "" {
-		return usage("name the repository: --repo DIR")
-	}
-	s, err := open.Store(ctx, a.cfg, false, a.log)
-	if err != nil {
+	if err := c.app.lockIndex(true); err != nil {
 		return err
 	}
-	defer s.Close()
-	trust, err := c.trust(ctx, s)
-	if err != nil {
-		return err
-	}
-	if err := a.lockIndex(true); err != nil {
-		return err
-	}
-	r := &rebuild{app: a, store: s, trust: trust, path: path}
+	r := &fileRebuild{indexCommand: c, source: &s, path: path}
 	if err := r.run(ctx); err != nil {
 		return err
 	}
 	return r.report(ctx)
 }
 
-// trust determines the signer of the store's objects, and the identity that opens them.
-func (c *indexRebuild) trust(ctx context.Context, s store.Store) (t journal.Trust, err error) {
-	object, err := repo.ReadObject(ctx, s)
+// rebuildDatabase rebuilds an index in Postgres, which must be empty.
+func (c *indexCommand) rebuildDatabase(ctx context.Context, s *source) error {
+	i, err := open.Index(ctx, c.app.cfg, true)
 	if err != nil {
-		return t, err
+		return wrongSetting(err)
 	}
+	defer i.Close()
+	if _, _, err := i.Migrate(ctx); err != nil {
+		return err
+	}
+	switch of, err := i.Repository(ctx); {
+	case errors.Is(err, backup.ErrNoRepository):
+		if err := i.CreateRepository(ctx, s.object.Repository); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	case of.ID != s.object.ID:
+		return c.otherRepository(of.ID, s)
+	default:
+		complete, err := c.isComplete(ctx, i, s)
+		if err != nil {
+			return err
+		}
+		if complete {
+			return fmt.Errorf("the index in Postgres has all snapshots that the store has, so it was not rebuilt: %w", backup.ErrExists)
+		}
+	}
+	result, err := c.run(ctx, s, i, false)
+	if err != nil {
+		return err
+	}
+	return c.finish(ctx, s, i, &result)
+}
+
+// isComplete reports whether an index is not older than its store.
+func (c *indexCommand) isComplete(ctx context.Context, i index.Index, s *source) (bool, error) {
+	err := checkCurrent(ctx, i, s.store)
+	if errors.Is(err, repo.ErrIndexOld) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (c *indexCommand) otherRepository(of backup.RepositoryID, s *source) error {
+	return fmt.Errorf("the index is that of repository %v, but %v holds %v: %w", of, s.store, s.object.ID, backup.ErrWrongKey)
+}
+
+// catchup implements bctl index catchup.
+func (c *indexCommand) catchup(ctx context.Context) error {
+	s, err := c.source(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.store.Close()
+	if _, local := c.app.cfg.IndexPath(); local {
+		if err := c.app.lockIndex(true); err != nil {
+			return err
+		}
+	}
+	i, err := c.app.openIndex(ctx, toWrite)
+	if err != nil {
+		return err
+	}
+	defer i.Close()
+	of, err := i.Repository(ctx)
+	if err != nil {
+		return err
+	}
+	if of.ID != s.object.ID {
+		return c.otherRepository(of.ID, &s)
+	}
+	result, err := c.run(ctx, &s, i, false)
+	if err != nil {
+		return err
+	}
+	return c.finish(ctx, &s, i, &result)
+}
+
+// trust determines the signer of the store's objects, and the identity that opens them.
+func (c *indexCommand) trust(object *repo.Object) (t journal.Trust, err error) {
 	if err := c.checkKeys(object.ID); err != nil {
 		return t, err
 	}
@@ -120,7 +268,7 @@ func (c *indexRebuild) trust(ctx context.Context, s store.Store) (t journal.Trus
 
 // checkKeys returns an error if a key file on this machine belongs to another repository: the
 // rebuilt index would then not match the keys, or the store is the wrong one.
-func (c *indexRebuild) checkKeys(id backup.RepositoryID) error {
+func (c *indexCommand) checkKeys(id backup.RepositoryID) error {
 	keys := map[string]func(path string) error{
 		c.app.cfg.WorkerKey:    func(path string) error { _, err := repo.ReadWorkerKey(path, id); return err },
 		c.app.cfg.CommitterKey: func(path string) error { _, err := repo.ReadCommitterKey(path, id); return err },

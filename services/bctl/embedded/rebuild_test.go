@@ -2,6 +2,8 @@ package embedded_test
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -23,6 +25,8 @@ import (
 	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
+
+var rebuildHistories = flag.Int("rebuild.histories", 4, "how many histories TestRebuild makes")
 
 // indexContent is what an index has of a repository, without what differs between two indexes: ids of
 // rows, and what nothing needs.
@@ -262,13 +266,29 @@ func steps() []step {
 				m.must(err)
 			}
 		}},
+		{"hold on a path", func(m *machine, random *rand.Rand) {
+			_, err := m.index.AddHold(m.Context(), index.Hold{Shard: m.shard.ID, Path: fmt.Sprint("d", random.IntN(5)), By: "tester", Reason: "case 8"})
+			if err != nil && !errors.Is(err, backup.ErrNotFound) {
+				m.must(err)
+			}
+		}},
+		{"purge", func(m *machine, random *rand.Rand) {
+			_, err := m.index.BeginPurge(m.Context(), index.Purge{ID: backup.NewPackID(), Shard: m.shard.ID, Path: fmt.Sprint("d", random.IntN(5), "/changed"), By: "tester"}, false)
+			if errors.Is(err, backup.ErrNotFound) || errors.Is(err, index.ErrKept) {
+				return
+			}
+			m.must(err)
+			w := &purgeWorld{machine: m}
+			_, err = w.purge(m.Store)
+			m.must(err)
+		}},
 		{"settings", func(m *machine, random *rand.Rand) {
 			_, err := m.index.SetPolicy(m.Context(), backup.Policy{
 				Name: fmt.Sprint("policy ", random.IntN(2)), Schedule: "@daily", Jitter: time.Minute, Retention: backup.Retention{Last: 3, Within: backup.Period{Days: 2, Hours: 3}},
 			}, "tester")
 			m.must(err)
 			m.must(m.index.SetFiler(m.Context(), backup.Filer{
-				ID: m.shard.Filer, Name: "here", Limits: backup.Limits{WalkTasks: 3, ReadBytesPerSecond: random.Int64N(9)}, Labels: map[string]string{"a": "b"},
+				ID: m.shard.Filer, Name: "here", Limits: backup.Limits{WalkTasks: 3, ReadBytesPerSecond: 1<<40 + random.Int64N(9)}, Labels: map[string]string{"a": "b"},
 			}))
 			m.must(m.index.SetBrake(m.Context(), index.Brake{Snapshots: 40, MinSnapshots: 5, Bytes: 60, MinBytes: 1 << 40, Operators: 1}, "tester"))
 		}},
@@ -282,9 +302,12 @@ func steps() []step {
 
 // An index that is rebuilt from the store alone is the one that was lost, at any time in the life of
 // the repository. So is an older copy of it that is brought up to date. Backups continue from it.
+//
+// More histories:
+//
+//	go test -run TestRebuild$ ./services/bctl/embedded -rebuild.histories 100
 func TestRebuild(t *testing.T) {
-	seeds := []uint64{1, 2, 3}
-	for _, seed := range seeds {
+	for seed := range uint64(*rebuildHistories) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { testRebuild(t, seed, 14) })
 	}
 }

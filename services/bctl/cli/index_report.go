@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/rebuild"
+)
+
+// A progressText is a line of progress, which one goroutine sets and another one reads.
+type progressText struct{ text atomic.Pointer[string] }
+
+func (p *progressText) set(text string) { p.text.Store(&text) }
+
+func (p *progressText) get() string {
+	if text := p.text.Load(); text != nil {
+		return *text
+	}
+	return "reading the commit records"
+}
+
+// finish makes an index accept what the store lacks, so that backups continue from it, and prints
+// the result.
+func (c *indexCommand) finish(ctx context.Context, s *source, i index.Index, result *rebuild.Result) error {
+	if err := c.lose(ctx, i, result); err != nil {
+		return err
+	}
+	return c.print(ctx, i, result)
+}
+
+// lose notes the snapshots that the store has a record of and that cannot be recovered: their
+// numbers are not used again, and the index does not count as older than the store because of them.
+func (c *indexCommand) lose(ctx context.Context, i index.Index, result *rebuild.Result) error {
+	lost := make([]index.LostSnapshot, len(result.Lost))
+	for n := range result.Lost {
+		l := &result.Lost[n]
+		lost[n] = index.LostSnapshot{ID: l.ID, Shard: l.Key, Number: l.Number}
+	}
+	return i.Lose(ctx, lost)
+}
+
+type indexJSON struct {
+	Snapshots int            `json:"snapshots"` // that can be restored
+	Added     int            `json:"added"`     // or changed
+	Packs     int            `json:"packs"`     // that were added
+	Pages     int64          `json:"pages"`     // likewise
+	Gone      int            `json:"gone"`      // packs that were removed
+	Settings  *string        `json:"settings"`  // time of the catalog; null if there is none
+	Missing   []string       `json:"missing"`   // snapshots
+	Forgotten []string       `json:"forgotten"`
+	Damaged   []indexDamaged `json:"damaged"`
+}
+
+type indexDamaged struct {
+	Object string `json:"object"`
+	Error  string `json:"error"`
+}
+
+// print prints what was done, and what could not be done.
+func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild.Result) error {
+	a := c.app
+	found, err := i.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Committed}})
+	if err != nil {
+		return err
+	}
+	j := indexJSON{
+		Snapshots: len(found), Added: result.Snapshots, Packs: result.Packs, Pages: result.Pages, Gone: result.Gone, Settings: jsonTime(result.Catalog),
+		Missing: []string{}, Forgotten: []string{}, Damaged: []indexDamaged{},
+	}
+	for n := range result.Lost {
+		l := &result.Lost[n]
+		j.Missing = append(j.Missing, l.ID.String())
+		a.note("snapshot %s of %s %s, number %d, started %s, cannot be recovered: %v", l.ID.Short(), display(l.Filer), display(l.Shard), l.Number, zoned(l.Started), l.Err)
+	}
+	for n := range result.Removed {
+		s := &result.Removed[n]
+		j.Forgotten = append(j.Forgotten, s.ID.String())
+		a.note("snapshot %s of %s %s, number %d, is not in the store any more, and is forgotten", s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.Number)
+	}
+	for n := range result.Damaged {
+		d := &result.Damaged[n]
+		j.Damaged = append(j.Damaged, indexDamaged{d.Object, d.Err.Error()})
+		a.note("%s cannot be used: %v", d.Object, d.Err)
+	}
+	for n := range result.Holds {
+		h := &result.Holds[n]
+		a.note("hold %d (%s) was on snapshot %s, which the index does not have", h.ID, display(h.Reason), h.Snapshot.Short())
+	}
+	if result.Catalog.IsZero() {
+		a.note("the store has no catalog that can be used: policies and holds are not recovered")
+	}
+	if a.json {
+		err = a.print(j)
+	} else {
+		_, err = fmt.Fprintf(a.out, "the index has %s; %s and %s were added\n", counted(len(found), "snapshot"), counted(result.Snapshots, "snapshot"), counted(result.Packs, "pack"))
+	}
+	if err == nil && len(result.Lost)+len(result.Damaged)+len(result.Holds) > 0 {
+		err = errIncomplete
+	}
+	return err
+}
