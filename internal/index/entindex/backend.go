@@ -83,6 +83,9 @@ type Dialect struct {
 	// TellSnapshot notifies the listeners (Backend.ListenSnapshots) when the transaction is
 	// committed. It is empty if the database has no notifications.
 	TellSnapshot string
+	// Incarnation selects a text that changes when the tables are replaced, or the server is
+	// started. It is empty if a database is a file.
+	Incarnation string
 	// Now is the time of the database's clock in microseconds since 1970.
 	Now string
 	// Rows is a table in FROM with these columns ("id bigint", "worker text"), made of the JSON

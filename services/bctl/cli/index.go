@@ -17,8 +17,8 @@ import (
 )
 
 func newIndex(a *app) *cobra.Command {
-	cmd := group(&cobra.Command{Use: "index", Short: "Rebuild a lost index"})
-	cmd.AddCommand(newIndexRebuild(a))
+	cmd := group(&cobra.Command{Use: "index", Short: "Rebuild a lost index, or accept an older one"})
+	cmd.AddCommand(newIndexRebuild(a), newIndexAccept(a))
 	return cmd
 }
 
@@ -65,15 +65,11 @@ func (c *indexRebuild) run(ctx context.Context) error {
 	if path == "" {
 		return usage("name the repository: --repo DIR")
 	}
-	s, err := open.Store(ctx, a.cfg, false, a.log)
+	s, trust, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	trust, err := c.trust(ctx, s)
-	if err != nil {
-		return err
-	}
 	if err := a.lockIndex(true); err != nil {
 		return err
 	}
@@ -82,6 +78,19 @@ func (c *indexRebuild) run(ctx context.Context) error {
 		return err
 	}
 	return r.report(ctx)
+}
+
+// open opens the store, and determines whom to trust.
+func (c *indexRebuild) open(ctx context.Context) (store.Store, journal.Trust, error) {
+	s, err := open.Store(ctx, c.app.cfg, false, c.app.log)
+	if err != nil {
+		return nil, journal.Trust{}, err
+	}
+	trust, err := c.trust(ctx, s)
+	if err != nil {
+		return nil, trust, errors.Join(err, s.Close())
+	}
+	return s, trust, nil
 }
 
 // trust determines the signer of the store's objects, and the identity that opens them.

@@ -49,9 +49,10 @@ type rebuild struct {
 
 // A lostSnapshot has a record in the store, but is not in the index.
 type lostSnapshot struct {
-	sqliteindex.LostSnapshot
+	index.LostSnapshot
 	name      string // for display
 	committed bool   // or its record is damaged
+	damaged   bool   // or not signed
 }
 
 // sidecars are the files of a SQLite database. Its log may have changes that the main file lacks.
@@ -184,7 +185,7 @@ func (r *rebuild) settle(ctx context.Context, path string, copied int64) error {
 		return err
 	}
 	r.lost = nil
-	lost := make([]sqliteindex.LostSnapshot, len(unknown))
+	lost := make([]index.LostSnapshot, len(unknown))
 	for n, id := range slices.SortedFunc(maps.Keys(unknown), func(a, b backup.SnapshotID) int { return bytes.Compare(a[:], b[:]) }) {
 		l, err := r.describe(ctx, id, unknown[id])
 		if err != nil {
@@ -223,14 +224,14 @@ func (r *rebuild) settleCopies(ctx context.Context, i *sqliteindex.Index) error 
 
 // describe returns what the store knows about a lost snapshot.
 func (r *rebuild) describe(ctx context.Context, id backup.SnapshotID, amendment int) (l lostSnapshot, err error) {
-	l = lostSnapshot{LostSnapshot: sqliteindex.LostSnapshot{ID: id}, name: id.Short()}
+	l = lostSnapshot{LostSnapshot: index.LostSnapshot{ID: id}, name: id.Short()}
 	data, err := r.store.Get(ctx, store.AmendedName(id, amendment), pack.MaxBytes)
 	if err != nil {
 		return l, err
 	}
 	record, _, err := journal.OpenAmended(data, id, amendment, r.trust)
 	if errors.Is(err, backup.ErrCorrupt) {
-		l.committed = true // as far as known
+		l.committed, l.damaged = true, true // as far as known
 		l.name += fmt.Sprintf(" (its record is damaged: %v)", err)
 		return l, nil
 	}
