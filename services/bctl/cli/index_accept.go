@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,16 +32,15 @@ work. Restore the newest dump, or Postgres to a later time, if you can: a newer
 index lacks less.
 
 Snapshots that the store has a record of, and the index lacks, are listed, and
-are lost: this release cannot recover them. A snapshot that the index believes
-to be running, although it has ended, fails. Changes of settings and holds since
-the dump are lost, too: repeat them. Packs that a prune has moved or deleted
-since are missing: bctl doctor lists those that the newest snapshots need. Then
-back up everything.
+are lost: this release cannot recover them. Snapshots that are running in the
+index fail. Changes of settings and holds since the dump are lost, too: repeat
+them. Packs that a prune has moved or deleted since are missing: bctl doctor
+lists those that the newest snapshots need. Then back up everything.
 
 The command needs the identity, the admin's access to the index, and access to
 the store. The log (bctl log) has the reason.`,
 		Example: `  bctl index accept --config admin/bctl.yaml --dry-run
-  bctl index accept --config admin/bctl.yaml --reason 'disk of db1 lost, ticket 12'`,
+  bctl index accept --config admin/bctl.yaml --reason 'disk lost, ticket 12'`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
 	}
@@ -73,6 +73,9 @@ func (c *indexAccept) run(ctx context.Context) error {
 		return err
 	}
 	lack := loss{index: i, rebuild: &rebuild{app: a, store: s, trust: trust}}
+	if lack.running, err = i.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Running}}); err != nil {
+		return err
+	}
 	if err := repo.EachUnended(ctx, s, i, func(id backup.SnapshotID, amendment int) error { return lack.add(ctx, id, amendment) }); err != nil {
 		return err
 	}
@@ -83,7 +86,7 @@ func (c *indexAccept) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	old := lack.catalog > last || len(lack.lost)+len(lack.running) > 0
+	old := lack.catalog > last || lack.unended > 0
 	if old && !c.dryRun {
 		if err := lack.accept(ctx, operator(), c.reason); err != nil {
 			return err
@@ -96,9 +99,10 @@ func (c *indexAccept) run(ctx context.Context) error {
 type loss struct {
 	index   index.Index
 	rebuild *rebuild
+	unended int // snapshots with a signed record
 	lost    []lostSnapshot
-	running []lostSnapshot // according to the index
-	catalog int64          // the newest in the store
+	running []backup.Snapshot // according to the index
+	catalog int64             // the newest in the store
 }
 
 // add notes a snapshot with a record in the store whose end the index does not know. Records that
@@ -111,22 +115,23 @@ func (l *loss) add(ctx context.Context, id backup.SnapshotID, amendment int) err
 	if found.damaged { // by whom is not known: nothing that is not signed keeps services from working
 		return nil
 	}
-	running, err := l.index.Snapshots(ctx, index.SnapshotFilter{IDPrefix: id.String()})
-	switch {
-	case err != nil:
-		return err
-	case len(running) > 0:
-		l.running = append(l.running, found)
-	default:
+	l.unended++
+	if !l.isRunning(id) {
 		l.lost = append(l.lost, found)
 	}
 	return nil
 }
 
-// accept makes the index current. If it is interrupted, it can be called again.
+func (l *loss) isRunning(id backup.SnapshotID) bool {
+	return slices.ContainsFunc(l.running, func(s backup.Snapshot) bool { return s.ID == id })
+}
+
+// accept makes the index current. If it is interrupted, it can be called again. Running snapshots
+// fail: those that have ended since cannot end again, and a queue may have results of the others,
+// which rely on packs that the index does not know.
 func (l *loss) accept(ctx context.Context, by, reason string) error {
 	for n := range l.running {
-		why := "it ended after the backup of the index was made, from which Postgres was restored"
+		const why = "it was running when the dump was made from which Postgres was restored"
 		if err := l.index.Fail(ctx, l.running[n].ID, why, time.Time{}); err != nil {
 			return err
 		}
@@ -147,14 +152,16 @@ func (c *indexAccept) report(l *loss, old bool) error {
 	}
 	for n := range l.running {
 		failed = append(failed, l.running[n].ID.String())
-		a.note("snapshot %s has ended, but is running in the index", l.running[n].name)
+		if old {
+			a.note("snapshot %s of %s %s is running in the index, and fails", l.running[n].ID.Short(), display(l.running[n].Filer.Name), display(l.running[n].Shard.Name))
+		}
 	}
 	text := "the index is as new as its store: there is nothing to accept\n"
 	switch {
 	case old && c.dryRun:
-		text = fmt.Sprintf("the index is older than its store, and lacks %s\n", counted(len(lost)+len(failed), "snapshot"))
+		text = fmt.Sprintf("the index is older than its store, and lacks %s\n", counted(len(lost), "snapshot"))
 	case old:
-		text = fmt.Sprintf("accepted: the index lacks %s, and the services work with it. Find out what else is missing (bctl doctor), repeat later changes of settings and holds, and back up everything\n", counted(len(lost)+len(failed), "snapshot"))
+		text = fmt.Sprintf("accepted: the index lacks %s, and the services work with it. Find out what else is missing (bctl doctor), repeat later changes of settings and holds, and back up everything\n", counted(len(lost), "snapshot"))
 	}
 	return a.result(struct {
 		Type   string   `json:"type"` // accept
@@ -162,5 +169,5 @@ func (c *indexAccept) report(l *loss, old bool) error {
 		Old    bool     `json:"old"`
 		Lost   []string `json:"lost"`
 		Failed []string `json:"failed"`
-	}{"accept", c.dryRun, old, lost, failed}, text)
+	}{"accept", c.dryRun, old, lost, failed}, "%s", text)
 }
