@@ -75,7 +75,7 @@ var Privileges = []Privilege{
 	{"pruner", may("INSERT"), in("removed_snapshots"), nil},
 	// The records of snapshots may have been amended.
 	{"pruner", may("SELECT", "DELETE"), in("amendments"), nil},
-	{"operator", may("SELECT"), in("amendments"), nil},
+	{"operator", may("SELECT"), in("amendments", "purges", "purge_chunks", "purge_objects"), nil},
 	{"pruner", may("SELECT", "INSERT", "DELETE"), in("prunes"), nil}, // what it has freed
 	// A pack that is moved has a new row, and its chunks get that place.
 	{"pruner", may("INSERT"), in("packs"), nil},

@@ -47,6 +47,7 @@ func postgresGroup(p *Parts) Group {
 	g.add("index.session", d.session, server)
 	g.add("index.schema", func(ctx context.Context) Finding { return schema(ctx, p) }, "index.session")
 	g.add("index.brake", func(ctx context.Context) Finding { return brake(ctx, p) }, "index.schema")
+	g.add("index.purges", func(ctx context.Context) Finding { return purges(ctx, p) }, "index.schema")
 	g.add("index.pruner", func(ctx context.Context) Finding { return pruner(ctx, p) }, "index.schema")
 	g.add("index.privileges", d.privileges, "index.schema")
 	if p.is(installation.Pruner, installation.Committer, installation.Operator) { // others do not write

@@ -313,6 +313,11 @@ func (x *byRoles) Move(ctx context.Context, t index.Term, m index.Move) error {
 	return x.pruner.Move(ctx, t, m)
 }
 
+// PurgeStates is called by operators.
+func (x *byRoles) PurgeStates(ctx context.Context) ([]index.PurgeState, error) {
+	return x.operator.PurgeStates(ctx)
+}
+
 // Each role that writes compares the index with its store. The pruner announces deletions, the
 // committer reads that, and the pruner waits for the committer's catalog. The admin accepts a loss.
 func (x *byRoles) Unended(ctx context.Context, ids []backup.SnapshotID) (unended []backup.SnapshotID, err error) {

@@ -267,7 +267,7 @@ func (d *database) testPrivileges(t *testing.T) {
 		},
 		{
 			"operator", Operator,
-			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "filers", "holds", "interrupted_pages", "log", "packs", "pages", "policies", "problems", "prunes", "read_batches", "readings", "removed_snapshots", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
+			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "filers", "holds", "interrupted_pages", "log", "packs", "pages", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "read_batches", "readings", "removed_snapshots", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
 			[]string{"confirmations", "filers", "holds", "log", "policies", "readings", "shards", "snapshots", "stops", "walk_tasks"},
 			[]string{"brake", "filers", "policies", "readings", "shards", "snapshots", "stops"},
 			[]string{"confirmations", "filers", "holds", "policies", "readings", "shards", "stops"},

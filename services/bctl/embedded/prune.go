@@ -81,7 +81,7 @@ func endTerm(ctx context.Context, idx *sqliteindex.Index) error {
 // WriteRecords writes the records of snapshots that have ended, and of which the store has none:
 // their processes died, or they were cancelled. The index is not copied without these records, and
 // no command but the next backup would write them.
-func WriteRecords(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys) error {
+func WriteRecords(ctx context.Context, idx commit.Index, s store.Store, keys journal.Keys) error {
 	return commit.WriteRecords(ctx, commit.Parts{Index: idx, Store: s, Keys: keys})
 }
 
