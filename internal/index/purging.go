@@ -22,10 +22,11 @@ type Purging interface {
 	// it changes nothing. Interrupted pages of the shard are dropped. The log notes p, but not the
 	// path.
 	//
-	// It fails with backup.ErrInvalid for the root of the shard, with backup.ErrNotFound if no
-	// snapshot has the path, with backup.ErrRunning while a snapshot of the shard runs, is being
-	// restored, or has no record in the store yet, with ErrKept if a hold keeps one of the
-	// snapshots, and with backup.ErrExists while another purge of the shard is not complete.
+	// It fails with backup.ErrInvalid for the root of the shard, and with backup.ErrNotFound if no
+	// snapshot has the path. Only if one has it, it fails with backup.ErrRunning while a snapshot
+	// of the shard runs, is being restored, or has no record in the store yet, with
+	// backup.ErrExists while another purge of the shard is not complete, and with ErrKept if a hold
+	// keeps one of the snapshots.
 	BeginPurge(ctx context.Context, p Purge, dryRun bool) (Purged, error)
 	// Purges returns the purges that are not complete, oldest first.
 	Purges(ctx context.Context) ([]Purge, error)

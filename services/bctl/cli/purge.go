@@ -399,6 +399,9 @@ func (c *purgeCommand) keys() (k journal.Keys, err error) {
 		path = c.committerSettings.CommitterKey
 	}
 	key, err := r.object.ReadCommitterKey(path)
+	if err != nil && !c.local && c.committer == "" {
+		err = fmt.Errorf("%w. In a fleet, run bctl purge as the admin, with --committer and --pruner", err)
+	}
 	if err != nil {
 		return k, err
 	}
