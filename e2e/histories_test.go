@@ -40,7 +40,13 @@ type history struct {
 	lists  []string             // arguments that select the snapshots of this history in lists
 	of     func(n int) []string // arguments that name a tree in a backup
 	clock  func(time.Duration)  // moves the clock of the index
-	faults []func() string      // of services; none on one machine
+	// Of a fleet; on one machine there are none.
+	faults  []func() string // of services
+	settled func()          // waits until no snapshot of this history runs
+	purging []string        // how the admin purges; nil: nobody does
+	pruned  func()          // waits until the pruners have nothing to do
+	byRoles bool            // operators may not prune
+	most    time.Duration   // by which the clock moves
 
 	trees  []*historyTree
 	made   map[string]*madeSnapshot // by tag
@@ -121,7 +127,7 @@ func newHistory(t *testing.T, seed uint64, client *fleet.Client, dir string) *hi
 	t.Helper()
 	h := &history{
 		t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 15)), client: client, dir: dir,
-		made: map[string]*madeSnapshot{}, tally: &tally{map[string]int{"histories": 1}},
+		made: map[string]*madeSnapshot{}, tally: &tally{map[string]int{"histories": 1}}, most: 30 * day, settled: func() {},
 	}
 	for n := range historyTrees {
 		tree := &historyTree{dir: filepath.Join(dir, fmt.Sprint("tree", n))}
@@ -163,10 +169,63 @@ func (h *history) run() {
 		h.step()
 	}
 	h.goOn(true)
+	h.settled()
 	h.clockBack()
 	h.checkAll()
 	h.prune(true, "--max-unused", "0%", "--sweep")
 	h.checkAll()
+}
+
+// purge removes a file from all snapshots of a tree. It may be killed, and then goes on.
+func (h *history) purge() {
+	h.t.Helper()
+	h.goOn(true)
+	h.settled()
+	h.look()
+	n := h.random.IntN(len(h.trees))
+	name := filepath.Join([]string{"", "a", "a/b"}[h.random.IntN(3)], fmt.Sprint("file", h.random.IntN(4)))
+	h.tally.add("purges", 1)
+	args := append([]string{"purge", "--path", name, "--shard", h.trees[n].dir, "--reason", "test", "--yes"}, h.purging...)
+	command, struck := h.client.Start(args...), false
+	if h.random.IntN(2) == 0 {
+		select {
+		case <-command.Done():
+		case <-time.After(time.Duration(h.random.IntN(4000)) * time.Millisecond):
+			if struck = h.random.IntN(2) == 0; struck {
+				h.tally.add("kills", 1)
+				h.note("bctl purge: killed")
+				command.Kill()
+			} else {
+				h.fault()
+			}
+		}
+	}
+	out := command.Wait()
+	for tries := 0; struck || out.Status != 0; tries++ {
+		if !struck && strings.Contains(out.Stderr, "no snapshot") {
+			return
+		}
+		if found := toConfirm.FindStringSubmatch(out.Stderr); !struck && found != nil {
+			h.confirm(found[1])
+		}
+		if tries == 20 {
+			h.fatalf("no purge ends: %s", out)
+		}
+		// What was killed goes on. Then the same purge finds nothing, or had not begun.
+		again := h.client.Run(append([]string{"purge", "--resume"}, h.purging...)...)
+		h.note("bctl purge --resume: %d %s", again.Status, again.Stderr)
+		out, struck = h.client.Run(args...), false
+		h.note("bctl purge: %d %s", out.Status, out.Stderr)
+		if again.Status == 0 && strings.Contains(out.Stderr, "no snapshot") {
+			break
+		}
+	}
+	h.note("purged %s of tree %d", name, n)
+	for _, made := range h.made {
+		if made.tree == n {
+			delete(made.content, name)
+		}
+	}
 }
 
 // step does one thing.
@@ -185,18 +244,26 @@ func (h *history) step() {
 		h.hold()
 	case n < 17:
 		h.moveClock()
+	case n < 18 && h.purging != nil:
+		h.purge()
 	case n < 19 && len(h.faults) > 0:
-		h.note("%s", h.faults[h.random.IntN(len(h.faults))]())
+		h.fault()
 	default:
 		h.goOn(false)
 	}
 }
 
-// moveClock moves the clock by up to 30 days, often by exactly so many.
+func (h *history) fault() {
+	h.tally.add("faults of services", 1)
+	h.note("%s", h.faults[h.random.IntN(len(h.faults))]())
+}
+
+// moveClock moves the clock by up to 30 days, often by exactly so many. In a fleet it moves by
+// seconds: no service leads whose clock is off by more.
 func (h *history) moveClock() {
-	by := time.Duration(h.random.Int64N(int64(60*day))) - 30*day
+	by := time.Duration(h.random.Int64N(int64(2*h.most))) - h.most
 	if h.random.IntN(2) == 0 {
-		by = []time.Duration{-30 * day, 0, 30 * day}[h.random.IntN(3)]
+		by = []time.Duration{-h.most, 0, h.most}[h.random.IntN(3)]
 	}
 	h.note("clock: %v", by)
 	h.tally.add("clock moves", 1)
@@ -364,6 +431,9 @@ func (h *history) backup(n int, whole bool) {
 	h.made[tag] = made
 	h.tally.add("backups", 1)
 	h.start(whole, func(out fleet.Output, killed bool) {
+		if killed { // in a fleet, the snapshot goes on
+			h.settled()
+		}
 		tree.busy--
 		h.expected(out, killed, 0, 11)
 		h.look()
@@ -501,6 +571,14 @@ func (h *history) pruneArgs() (args []string) {
 // prune prunes. The last prune is whole, and what the brake stops is confirmed.
 func (h *history) prune(last bool, args ...string) {
 	h.t.Helper()
+	switch {
+	case last && h.pruned != nil:
+		h.pruned()
+		return
+	case h.byRoles:
+		h.fault()
+		return
+	}
 	for tries := 0; ; tries++ {
 		again := false
 		h.tally.add("prunes", 1)

@@ -46,6 +46,11 @@ var Privileges = []Privilege{
 	// Numbers of catalogs are used once.
 	{"committer", may("SELECT"), in("catalog_numbers"), nil},
 	{"committer", may("UPDATE"), in("catalog_numbers"), of("last")},
+	// Each role that writes compares the index with the store. A pruner announces deletions.
+	{"committer", may("SELECT"), in("lost_snapshots", "removed_snapshots"), nil},
+	{"operator", may("SELECT"), in("catalog_numbers", "lost_snapshots"), nil},
+	{"pruner", may("SELECT"), in("catalog_numbers", "lost_snapshots"), nil},
+	{"pruner", may("UPDATE"), in("catalog_numbers"), of("deletions")},
 	// A lock of a row needs this privilege.
 	{"committer", may("UPDATE"), in("chunk_lists"), of("nested")},
 	{"committer", may("UPDATE"), in("filers"), of("walk_slots", "read_slots", "walk_latency", "walk_idle", "read_latency", "read_idle")},
@@ -70,7 +75,7 @@ var Privileges = []Privilege{
 	{"pruner", may("INSERT"), in("removed_snapshots"), nil},
 	// The records of snapshots may have been amended.
 	{"pruner", may("SELECT", "DELETE"), in("amendments"), nil},
-	{"operator", may("SELECT"), in("amendments"), nil},
+	{"operator", may("SELECT"), in("amendments", "purges", "purge_chunks", "purge_objects"), nil},
 	{"pruner", may("SELECT", "INSERT", "DELETE"), in("prunes"), nil}, // what it has freed
 	// A pack that is moved has a new row, and its chunks get that place.
 	{"pruner", may("INSERT"), in("packs"), nil},

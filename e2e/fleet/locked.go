@@ -63,6 +63,9 @@ func NewLocked(t testing.TB, o Options, flags ...string) *Fleet {
 	f.Walkers = f.services("walker", o.Walkers)
 	f.Readers = f.services("reader", o.Readers)
 	f.Committers = f.services("committer", o.Committers)
+	for range o.Pruners {
+		f.Pruners = append(f.Pruners, f.Service("pruner"))
+	}
 	return f
 }
 
@@ -156,7 +159,7 @@ func (f *Fleet) superuser() string {
 
 // identity is whom a kind of services runs as.
 func (f *Fleet) identity(kind string) string {
-	if kind == "committer" {
+	if kind == "committer" || kind == "pruner" {
 		return kind
 	}
 	return kind + "@default"
@@ -166,6 +169,6 @@ func (f *Fleet) identity(kind string) string {
 func (f *Fleet) tuned() []string {
 	return []string{
 		fmt.Sprintf("BCTL_WORKER_LEASE=%ds", LeaseSeconds), fmt.Sprintf("BCTL_WORKER_QUEUE_LEASE=%ds", LeaseSeconds), "BCTL_WORKER_POLL=50ms",
-		"BCTL_STORE_RETRY=60s", "BCTL_LOG_LEVEL=debug", "BCTL_LOG_FORMAT=text", "BCTL_HTTP_LISTEN=127.0.0.1:0",
+		"BCTL_PRUNER_INTERVAL=500ms", "BCTL_STORE_RETRY=60s", "BCTL_LOG_LEVEL=debug", "BCTL_LOG_FORMAT=text", "BCTL_HTTP_LISTEN=127.0.0.1:0",
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/index/pgindex"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/installation"
-	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/repo"
 )
 
 // A postgresDoctor checks Postgres.
@@ -47,9 +47,10 @@ func postgresGroup(p *Parts) Group {
 	g.add("index.session", d.session, server)
 	g.add("index.schema", func(ctx context.Context) Finding { return schema(ctx, p) }, "index.session")
 	g.add("index.brake", func(ctx context.Context) Finding { return brake(ctx, p) }, "index.schema")
+	g.add("index.purges", func(ctx context.Context) Finding { return purges(ctx, p) }, "index.schema")
 	g.add("index.pruner", func(ctx context.Context) Finding { return pruner(ctx, p) }, "index.schema")
 	g.add("index.privileges", d.privileges, "index.schema")
-	if p.Role == installation.Pruner { // the only role that sees removed snapshots
+	if p.is(installation.Pruner, installation.Committer, installation.Operator) { // others do not write
 		g.add("index.current", d.current, "index.privileges").Timeout = readAll
 	}
 	return g
@@ -314,7 +315,7 @@ func (d *postgresDoctor) privileges(ctx context.Context) Finding {
 	return v.finding()
 }
 
-// current compares the snapshots of the index with the records in the store.
+// current compares the index with the records and catalogs in the store.
 func (d *postgresDoctor) current(ctx context.Context) Finding {
 	if d.p.Config.Store.URL == "" {
 		return skip("no store is named")
@@ -329,11 +330,19 @@ func (d *postgresDoctor) current(ctx context.Context) Finding {
 		return skip("the store cannot be opened: %s", oneLine(err))
 	}
 	defer s.Close()
-	switch is, err := prune.IsCurrent(ctx, i, s); {
+	var signed *backup.Repository // a pruner may not read what is signed
+	if d.p.Role != installation.Pruner {
+		r, err := i.Repository(ctx)
+		if err != nil {
+			return skip("the repository's identity is not known: %s", oneLine(err))
+		}
+		signed = &r
+	}
+	switch err := repo.Compare(ctx, s, i, signed); {
+	case errors.Is(err, repo.ErrIndexOld):
+		return failWith("stop the services until that is done (docs/operations.md, When Postgres is lost)", err)
 	case err != nil:
 		return skip("it cannot be compared with the store: %s", oneLine(err))
-	case !is:
-		return fail("stop the pruners, and restore the newest backup of Postgres", "the index is older than the store: the store has records of snapshots that, according to the index, have not ended")
 	}
 	return ok("it has all snapshots that the store has")
 }

@@ -97,6 +97,7 @@ type Index interface {
 	PruneReports
 	Locking
 	Sweeping
+	Comparing
 	Purging
 	Braking
 	// Close closes the connections.
@@ -472,6 +473,9 @@ type WrittenCatalog struct {
 	Sequence int64
 	Digest   [32]byte // of its content
 	Written  time.Time
+	// Deletions is the number of the last deletion that was announced before the catalog was
+	// written (Comparing).
+	Deletions int64
 }
 
 // A Result is one of the four; the others are nil.

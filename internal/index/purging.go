@@ -22,13 +22,16 @@ type Purging interface {
 	// it changes nothing. Interrupted pages of the shard are dropped. The log notes p, but not the
 	// path.
 	//
-	// It fails with backup.ErrInvalid for the root of the shard, with backup.ErrNotFound if no
-	// snapshot has the path, with backup.ErrRunning while a snapshot of the shard runs, is being
-	// restored, or has no record in the store yet, with ErrKept if a hold keeps one of the
-	// snapshots, and with backup.ErrExists while another purge of the shard is not complete.
+	// It fails with backup.ErrInvalid for the root of the shard, and with backup.ErrNotFound if no
+	// snapshot has the path. Only if one has it, it fails with backup.ErrRunning while a snapshot
+	// of the shard runs, is being restored, or has no record in the store yet, with
+	// backup.ErrExists while another purge of the shard is not complete, and with ErrKept if a hold
+	// keeps one of the snapshots.
 	BeginPurge(ctx context.Context, p Purge, dryRun bool) (Purged, error)
 	// Purges returns the purges that are not complete, oldest first.
 	Purges(ctx context.Context) ([]Purge, error)
+	// PurgeStates returns how far the purges are that are not complete, oldest first.
+	PurgeStates(ctx context.Context) ([]PurgeState, error)
 	// PurgeRemains returns how many rows have the path of a purge.
 	PurgeRemains(ctx context.Context, id backup.PackID) (int64, error)
 	// HidePurge forgets the path of a purge, and EndPurge everything else of it. The log notes
@@ -76,6 +79,14 @@ type Purge struct {
 	Started time.Time
 	From    backup.SnapshotNumber
 	Total   PurgedTotal
+}
+
+// A PurgeState is how far a purge is that is not complete.
+type PurgeState struct {
+	Purge
+	Stale   int64 // records of the shard that must be written again
+	Chunks  int64 // of the removed entries
+	Objects int64 // that were, or are about to be, deleted
 }
 
 // A PurgedTotal is how much was removed. Files, Directories and Bytes are those of the snapshot

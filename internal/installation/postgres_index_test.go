@@ -313,6 +313,55 @@ func (x *byRoles) Move(ctx context.Context, t index.Term, m index.Move) error {
 	return x.pruner.Move(ctx, t, m)
 }
 
+// PurgeStates is called by operators.
+func (x *byRoles) PurgeStates(ctx context.Context) ([]index.PurgeState, error) {
+	return x.operator.PurgeStates(ctx)
+}
+
+// Each role that writes compares the index with its store. The pruner announces deletions, the
+// committer reads that, and the pruner waits for the committer's catalog. The admin accepts a loss.
+func (x *byRoles) Unended(ctx context.Context, ids []backup.SnapshotID) (unended []backup.SnapshotID, err error) {
+	for _, each := range []*pgindex.Index{x.committer, x.operator, x.pruner} {
+		if unended, err = each.Unended(ctx, ids); err != nil {
+			return nil, err
+		}
+	}
+	return unended, nil
+}
+
+func (x *byRoles) LastCatalog(ctx context.Context) (last int64, err error) {
+	for _, each := range []*pgindex.Index{x.committer, x.operator, x.pruner} {
+		if last, err = each.LastCatalog(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return last, nil
+}
+
+func (x *byRoles) Incarnation(ctx context.Context) (text string, err error) {
+	for _, each := range []*pgindex.Index{x.committer, x.pruner} {
+		if text, err = each.Incarnation(ctx); err != nil {
+			return "", err
+		}
+	}
+	return text, nil
+}
+
+func (x *byRoles) AnnounceDeletion(ctx context.Context) (int64, error) {
+	return x.pruner.AnnounceDeletion(ctx)
+}
+
+func (x *byRoles) AcceptLoss(ctx context.Context, lost []index.LostSnapshot, catalog int64, by, reason string) error {
+	return x.all[0].AcceptLoss(ctx, lost, catalog, by, reason)
+}
+
+func (x *byRoles) WrittenCatalog(ctx context.Context) (index.WrittenCatalog, error) {
+	if w, err := x.pruner.WrittenCatalog(ctx); err != nil {
+		return w, err
+	}
+	return x.committer.WrittenCatalog(ctx)
+}
+
 // Clock, Repository and CheckSchema are called by all roles.
 func (x *byRoles) Clock(ctx context.Context) (now time.Time, err error) {
 	for _, each := range x.all {

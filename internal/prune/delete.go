@@ -37,6 +37,7 @@ func (p *pass) delete(ctx context.Context, packs []int) error {
 		if err := p.BeforeDelete(ctx); err != nil {
 			return err
 		}
+		p.announced = true
 	}
 	slices.Sort(names)
 	refused := map[string]bool{}

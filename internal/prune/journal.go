@@ -89,6 +89,12 @@ func (p *pass) remove(ctx context.Context, group []index.Forgotten) error {
 		}
 		return locked
 	})
+	if p.BeforeRemove != nil && !p.announced && len(group) > 0 {
+		if err := p.BeforeRemove(ctx); err != nil {
+			return err
+		}
+		p.announced = true
+	}
 	group, err := p.deleteOf(ctx, group, journalOf)
 	if err != nil {
 		return err

@@ -57,6 +57,9 @@ type Options struct {
 	// deleted, and before they are deleted: once for those that an earlier run left, if any, and
 	// once for those of this run.
 	BeforeDelete func(ctx context.Context) error
+	// BeforeRemove, if not nil, is called before the journals of forgotten snapshots are deleted, if
+	// BeforeDelete was not called in this run.
+	BeforeRemove func(ctx context.Context) error
 	// Found, if not nil, is called with what a pass has found to be kept, unused and deletable,
 	// before the brake decides and anything is deleted.
 	Found func(Summary)
@@ -158,6 +161,7 @@ type pass struct {
 	rows   map[int64]int // position in packs, by row
 	frames []uint64      // a bit for each frame of each pack: it has a marked chunk
 
+	announced  bool // BeforeDelete or BeforeRemove was called
 	refused    bool // the store does not let packs be copied
 	incomplete bool // another pass may find more, although nothing has changed
 	locks      index.Locks

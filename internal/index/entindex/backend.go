@@ -86,6 +86,9 @@ type Dialect struct {
 	// NextHold makes the numbers of new holds greater than those that exist. It is empty if they are
 	// anyway.
 	NextHold string
+	// Incarnation selects a text that changes when the tables are replaced, or the server is
+	// started. It is empty if a database is a file.
+	Incarnation string
 	// Now is the time of the database's clock in microseconds since 1970.
 	Now string
 	// Rows is a table in FROM with these columns ("id bigint", "worker text"), made of the JSON

@@ -106,6 +106,7 @@
 //	move.go        replaces packs by their thinned copies
 //	locks.go       until when objects are locked in the store
 //	sweep.go       recognizes objects of the store
+//	comparing.go   shows whether the index is older than its store
 //	purge.go       removes a path from all snapshots of a shard
 //	purgepage.go   the same for one page
 //	purges.go      the jobs of purging

@@ -115,10 +115,10 @@ func (x *Index) Recorded(ctx context.Context, id backup.SnapshotID) error {
 
 // WrittenCatalog implements index.Committing.
 func (x *Index) WrittenCatalog(ctx context.Context) (c index.WrittenCatalog, err error) {
-	err = x.query(ctx, "SELECT sequence, digest, written FROM catalogs ORDER BY sequence DESC LIMIT 1", nil, func(scan func(...any) error) error {
+	err = x.query(ctx, "SELECT sequence, digest, written, deletions FROM catalogs ORDER BY sequence DESC LIMIT 1", nil, func(scan func(...any) error) error {
 		var digest []byte
 		var written int64
-		err := scan(&c.Sequence, &digest, &written)
+		err := scan(&c.Sequence, &digest, &written, &c.Deletions)
 		copy(c.Digest[:], digest)
 		c.Written = time.UnixMicro(written).UTC()
 		return err
@@ -128,8 +128,8 @@ func (x *Index) WrittenCatalog(ctx context.Context) (c index.WrittenCatalog, err
 
 // CatalogWritten implements index.Committing.
 func (x *Index) CatalogWritten(ctx context.Context, c index.WrittenCatalog) error {
-	return x.exec(ctx, Durable, "INSERT INTO catalogs (sequence, digest, written) VALUES ($1, $2, $3) ON CONFLICT (sequence) DO NOTHING",
-		c.Sequence, c.Digest[:], c.Written.UnixMicro())
+	return x.exec(ctx, Durable, "INSERT INTO catalogs (sequence, digest, written, deletions) VALUES ($1, $2, $3, $4) ON CONFLICT (sequence) DO NOTHING",
+		c.Sequence, c.Digest[:], c.Written.UnixMicro(), c.Deletions)
 }
 
 const nextCatalog = `UPDATE catalog_numbers SET last = CASE WHEN last < $1 THEN $1 ELSE last END + 1 RETURNING last`

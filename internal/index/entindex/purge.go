@@ -83,6 +83,7 @@ type purging struct {
 	chunks purgedChunks
 
 	snapshots []*purgedSnapshot // all of the shard, by number
+	blocked   error             // why the path cannot be removed now, if the shard has it
 	patches   bool              // patches may be written
 	encoder   listing.Encoder
 }
@@ -111,6 +112,9 @@ func (g *purging) run(ctx context.Context) error {
 	if g.result.Versions == 0 && g.result.Problems == 0 {
 		return fmt.Errorf("no snapshot of the shard has the path: %w", backup.ErrNotFound)
 	}
+	if g.blocked != nil {
+		return g.blocked
+	}
 	if err := g.mayChange(ctx); err != nil {
 		return err
 	}
@@ -123,9 +127,13 @@ func (g *purging) run(ctx context.Context) error {
 	return g.writeJob(ctx)
 }
 
-const countPurges = `SELECT count(*) FROM purges WHERE shard = $1`
+const (
+	countPurges = `SELECT count(*) FROM purges WHERE shard = $1`
+	countSame   = `SELECT count(*) FROM purges WHERE shard = $1 AND path = $2` // that have removed it
+)
 
-// load reads the snapshots of the shard, and fails while one of them may change.
+// load reads the snapshots of the shard, and finds out whether one of them may change. That only
+// matters if the shard has the path: backups of others must not keep a purge from looking for it.
 func (g *purging) load(ctx context.Context) (err error) {
 	if g.of, err = g.tx.lockShard(ctx, g.p.Shard); err != nil {
 		return err
@@ -136,7 +144,7 @@ func (g *purging) load(ctx context.Context) (err error) {
 	}
 	for i, row := range rows {
 		if row.State == string(backup.Running) || !row.Recorded && row.State != string(backup.Deleting) {
-			return fmt.Errorf("snapshot %s, number %d: %w", backup.SnapshotID(row.ID).Short(), row.Number, backup.ErrRunning)
+			g.block(fmt.Errorf("snapshot %s, number %d: %w", backup.SnapshotID(row.ID).Short(), row.Number, backup.ErrRunning))
 		}
 		s := &purgedSnapshot{Snapshot: row, pages: backup.PageSet{Pages: row.Pages}}
 		copy(s.pages.Sum[:], row.PagesSum)
@@ -148,19 +156,33 @@ func (g *purging) load(ctx context.Context) (err error) {
 		}
 	}
 	if g.of.LastNumber != g.last {
-		return fmt.Errorf("shard %q: a snapshot has just begun: %w", g.of.Name, backup.ErrRunning)
+		g.block(fmt.Errorf("shard %q: a snapshot has just begun: %w", g.of.Name, backup.ErrRunning))
 	}
 	if g.from == 0 {
 		return fmt.Errorf("no snapshot of the shard started at or after %s: %w", g.p.Since.Format(time.RFC3339), backup.ErrNotFound)
 	}
 	pending, err := g.tx.count(ctx, countPurges, g.of.ID)
-	if err == nil && pending > 0 {
-		err = fmt.Errorf("a purge of shard %q that is not complete: %w", g.of.Name, backup.ErrExists)
-	}
 	if err != nil {
 		return err
 	}
+	same, err := g.tx.count(ctx, countSame, g.of.ID, []byte(g.p.Path))
+	if err != nil {
+		return err
+	}
+	if same > 0 {
+		return fmt.Errorf("a purge of the path that is not complete, of shard %q: %w", g.of.Name, backup.ErrExists)
+	}
+	if pending > 0 {
+		g.block(fmt.Errorf("a purge of shard %q that is not complete: %w", g.of.Name, backup.ErrExists))
+	}
 	return g.tx.Each(ctx, "SELECT "+migrations.WritesPatches, nil, func(scan func(...any) error) error { return scan(&g.patches) })
+}
+
+// block notes the first reason.
+func (g *purging) block(why error) {
+	if g.blocked == nil {
+		g.blocked = why
+	}
 }
 
 // each calls do for the committed snapshots from first to last from which the path is removed.

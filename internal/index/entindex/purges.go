@@ -32,6 +32,31 @@ func (x *Index) Purges(ctx context.Context) ([]index.Purge, error) {
 	})
 }
 
+const (
+	countStale   = `SELECT count(*) FROM amendments a JOIN snapshots s ON s.id = a.snapshot WHERE a.stale AND s.shard_id = $1`
+	countChunks  = `SELECT count(*) FROM purge_chunks WHERE purge = $1`
+	countObjects = `SELECT count(*) FROM purge_objects WHERE purge = $1`
+)
+
+// PurgeStates implements index.Purging.
+func (x *Index) PurgeStates(ctx context.Context) ([]index.PurgeState, error) {
+	purges, err := x.Purges(ctx)
+	states := make([]index.PurgeState, len(purges))
+	for n, p := range purges {
+		states[n].Purge = p
+		for _, count := range []struct {
+			query string
+			of    any
+			to    *int64
+		}{{countStale, int64(p.Shard), &states[n].Stale}, {countChunks, uuid.UUID(p.ID), &states[n].Chunks}, {countObjects, uuid.UUID(p.ID), &states[n].Objects}} {
+			if err == nil {
+				err = x.query(ctx, count.query, []any{count.of}, func(scan func(...any) error) error { return scan(count.to) })
+			}
+		}
+	}
+	return states, err
+}
+
 // HidePurge implements index.Purging.
 func (x *Index) HidePurge(ctx context.Context, id backup.PackID) error {
 	return x.exec(ctx, Durable, hidePurge, uuid.UUID(id), []byte{})

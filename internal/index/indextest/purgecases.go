@@ -60,6 +60,11 @@ func testPurgeRefused(t *testing.T, fresh func(testing.TB) Database) {
 
 	running := f.begin()
 	refused(backup.ErrRunning)
+	// A shard that does not have the path does not keep others from being purged.
+	other := p
+	other.ID, other.Path = backup.NewPackID(), "dir/nowhere"
+	_, err = f.x.BeginPurge(f.ctx, other, true)
+	f.wants(err, backup.ErrNotFound)
 	f.fail(running.ID, "no reason")
 	refused(backup.ErrRunning) // the store has no record of it
 	f.must(f.x.Recorded(f.ctx, running.ID))

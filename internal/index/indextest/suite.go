@@ -132,6 +132,8 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"PurgeProblems", testPurgeProblems},
 		{"Recognize", testRecognize},
 		{"NextSection", testNextSection},
+		{"Comparing", testComparing},
+		{"Deletions", testDeletions},
 		{"History", testHistory},
 		{"Histories", testHistories},
 	} {

@@ -118,8 +118,12 @@ var postgres = entindex.Dialect{
 
 	PlanAnew: planAnew,
 
-	Serialize: takeTurn, Lateral: true, TellSnapshot: "NOTIFY " + snapshotsChannel,
-	NextHold: "SELECT setval(pg_get_serial_sequence('holds', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM holds), false)", Now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+	// A dump that is restored makes tables, or fills empty ones, and so has other files. A copy of
+	// the server's files is read at its start.
+	Incarnation: `SELECT concat_ws(' ', pg_postmaster_start_time(), (SELECT oid FROM pg_database WHERE datname = current_database()),
+		'snapshots'::regclass::oid, pg_relation_filenode('snapshots'), pg_relation_filenode('catalog_numbers'))`,
+	Serialize: takeTurn, Lateral: true, TellSnapshot: "NOTIFY " + snapshotsChannel, Now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+	NextHold: "SELECT setval(pg_get_serial_sequence('holds', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM holds), false)",
 	Rows: func(n int, name string, columns ...string) string {
 		return "json_to_recordset($" + strconv.Itoa(n) + "::json) AS " + name + " (" + strings.Join(columns, ", ") + ")"
 	},

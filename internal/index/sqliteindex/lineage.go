@@ -35,15 +35,8 @@ func (x *Index) Unknown(ctx context.Context, ids []backup.SnapshotID) (unknown [
 	return unknown, err
 }
 
-// A LostSnapshot is a snapshot that the store has a record of and that the index permanently lacks.
-type LostSnapshot struct {
-	ID     backup.SnapshotID
-	Shard  backup.ShardKey
-	Number backup.SnapshotNumber
-}
-
 // Lose records snapshots as lost. No later snapshot of a shard gets the number of one of them.
-func (x *Index) Lose(ctx context.Context, lost []LostSnapshot) error {
+func (x *Index) Lose(ctx context.Context, lost []index.LostSnapshot) error {
 	return x.backend.Update(ctx, entindex.Durable, func(ctx context.Context, tx *entindex.Tx) error {
 		for _, s := range lost {
 			if _, err := tx.ExecContext(ctx, "INSERT INTO lost_snapshots (id) VALUES ($1) ON CONFLICT DO NOTHING", uuid.UUID(s.ID)); err != nil {

@@ -18,29 +18,27 @@ import (
 )
 
 // An index on one machine is a file: it may be an old copy of itself, and it may be replaced while
-// another process writes to it.
+// another process writes to it. An index in Postgres may have been restored from an earlier dump.
 
 // lookWithin is how long a command that needs only the index waits for the store.
 const lookWithin = 5 * time.Second
 
-// checkCurrent returns an error that wraps repo.ErrIndexOld if a SQLite index is older than its
-// store.
+// checkCurrent returns an error that wraps repo.ErrIndexOld if an index is older than its store.
 func checkCurrent(ctx context.Context, i index.Index, s store.Store) error {
-	x, local := i.(*sqliteindex.Index)
-	if !local {
-		return nil
-	}
-	r, err := x.Repository(ctx)
+	r, err := i.Repository(ctx)
 	if err != nil {
 		return err
 	}
-	return repo.CheckCurrent(ctx, s, x, &r)
+	if x, local := i.(*sqliteindex.Index); local {
+		return repo.CheckCurrent(ctx, s, x, &r)
+	}
+	return repo.Compare(ctx, s, i, &r)
 }
 
 // lookCurrent is checkCurrent for a command that needs only the index, so it does not wait long for
 // the store. known is false if the store does not respond.
 func (a *app) lookCurrent(ctx context.Context, i index.Index) (known bool, err error) {
-	if _, local := i.(*sqliteindex.Index); !local || a.cfg.Store.URL == "" {
+	if a.cfg.Store.URL == "" {
 		return true, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)

@@ -93,16 +93,16 @@ func (c *indexCommand) signerFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&c.signer, "signer", "", "trust this `SIGNER`, if no file on this machine names the repository's")
 }
 
-// A source is a store from which an index is rebuilt.
-type source struct {
+// An origin is a store from which an index is rebuilt.
+type origin struct {
 	store  store.Store
 	object repo.Object
 	trust  journal.Trust
 	dedup  seal.DedupKey
 }
 
-// source opens the store, and finds the keys with which its content is believed and opened.
-func (c *indexCommand) source(ctx context.Context) (s source, err error) {
+// origin opens the store, and finds the keys with which its content is believed and opened.
+func (c *indexCommand) origin(ctx context.Context) (s origin, err error) {
 	if c.app.cfg.Index.URL == "" {
 		return s, usage("name the repository: --repo DIR, or --config FILE")
 	}
@@ -124,7 +124,7 @@ func (c *indexCommand) source(ctx context.Context) (s source, err error) {
 }
 
 // run makes the index what the store describes.
-func (c *indexCommand) run(ctx context.Context, s *source, i index.Index, anew bool) (rebuild.Result, error) {
+func (c *indexCommand) run(ctx context.Context, s *origin, i index.Index, anew bool) (rebuild.Result, error) {
 	var line progressText
 	stop := c.app.animate(line.get)
 	defer stop()
@@ -138,7 +138,7 @@ func (c *indexCommand) run(ctx context.Context, s *source, i index.Index, anew b
 
 // rebuild implements bctl index rebuild.
 func (c *indexCommand) rebuild(ctx context.Context) error {
-	s, err := c.source(ctx)
+	s, err := c.origin(ctx)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (c *indexCommand) rebuild(ctx context.Context) error {
 	if err := c.app.lockIndex(true); err != nil {
 		return err
 	}
-	r := &fileRebuild{indexCommand: c, source: &s, path: path}
+	r := &fileRebuild{indexCommand: c, from: &s, path: path}
 	if err := r.run(ctx); err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (c *indexCommand) rebuild(ctx context.Context) error {
 }
 
 // rebuildDatabase rebuilds an index in Postgres, which must be empty.
-func (c *indexCommand) rebuildDatabase(ctx context.Context, s *source) error {
+func (c *indexCommand) rebuildDatabase(ctx context.Context, s *origin) error {
 	i, err := open.Index(ctx, c.app.cfg, true)
 	if err != nil {
 		return wrongSetting(err)
@@ -193,7 +193,7 @@ func (c *indexCommand) rebuildDatabase(ctx context.Context, s *source) error {
 }
 
 // isComplete reports whether an index is not older than its store.
-func (c *indexCommand) isComplete(ctx context.Context, i index.Index, s *source) (bool, error) {
+func (c *indexCommand) isComplete(ctx context.Context, i index.Index, s *origin) (bool, error) {
 	err := checkCurrent(ctx, i, s.store)
 	if errors.Is(err, repo.ErrIndexOld) {
 		return false, nil
@@ -201,13 +201,13 @@ func (c *indexCommand) isComplete(ctx context.Context, i index.Index, s *source)
 	return err == nil, err
 }
 
-func (c *indexCommand) otherRepository(of backup.RepositoryID, s *source) error {
+func (c *indexCommand) otherRepository(of backup.RepositoryID, s *origin) error {
 	return fmt.Errorf("the index is that of repository %v, but %v holds %v: %w", of, s.store, s.object.ID, backup.ErrWrongKey)
 }
 
 // catchup implements bctl index catchup.
 func (c *indexCommand) catchup(ctx context.Context) error {
-	s, err := c.source(ctx)
+	s, err := c.origin(ctx)
 	if err != nil {
 		return err
 	}

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -22,7 +20,7 @@ import (
 // a damaged one is not deleted.
 type fileRebuild struct {
 	*indexCommand
-	source *source
+	from   *origin
 	path   string
 	result rebuild.Result
 }
@@ -46,7 +44,7 @@ func (r *fileRebuild) run(ctx context.Context) error {
 	}
 	copied := int64(0)
 	if !r.withoutCopy {
-		made, err := embedded.RebuildIndex(ctx, r.source.store, r.source.trust, fresh)
+		made, err := embedded.RebuildIndex(ctx, r.from.store, r.from.trust, fresh)
 		for _, damaged := range made.Damaged {
 			r.app.note("skipped a copy of the index: %v", damaged)
 		}
@@ -84,8 +82,8 @@ func (r *fileRebuild) present(ctx context.Context) (whole, current bool, err err
 		}
 		return false, false, err
 	}
-	if of.ID != r.source.object.ID {
-		return false, false, r.otherRepository(of.ID, r.source)
+	if of.ID != r.from.object.ID {
+		return false, false, r.otherRepository(of.ID, r.from)
 	}
 	facts, err := i.Inspect(ctx)
 	if errors.Is(err, backup.ErrCorrupt) || err == nil && len(facts.Damage) > 0 {
@@ -100,7 +98,7 @@ func (r *fileRebuild) present(ctx context.Context) (whole, current bool, err err
 	if _, damaged, _, err := i.CheckPages(ctx); err != nil || damaged > 0 {
 		return false, false, err
 	}
-	err = repo.CheckCurrent(ctx, r.source.store, i, &of)
+	err = repo.CheckCurrent(ctx, r.from.store, i, &of)
 	if errors.Is(err, repo.ErrIndexOld) {
 		return true, false, nil
 	}
@@ -119,7 +117,7 @@ func (r *fileRebuild) fill(ctx context.Context, path string, copied int64) error
 		return err
 	}
 	if _, err := i.Repository(ctx); errors.Is(err, backup.ErrNoRepository) {
-		err = i.CreateRepository(ctx, r.source.object.Repository)
+		err = i.CreateRepository(ctx, r.from.object.Repository)
 		if err != nil {
 			return err
 		}
@@ -130,10 +128,7 @@ func (r *fileRebuild) fill(ctx context.Context, path string, copied int64) error
 	if err != nil {
 		return err
 	}
-	if r.result, err = r.indexCommand.run(ctx, r.source, i, damaged > 0); err != nil {
-		return err
-	}
-	if err := r.lose(ctx, i, &r.result); err != nil {
+	if r.result, err = r.indexCommand.run(ctx, r.from, i, damaged > 0); err != nil {
 		return err
 	}
 	if copied > 0 { // the copy was taken while it was being written
@@ -141,18 +136,7 @@ func (r *fileRebuild) fill(ctx context.Context, path string, copied int64) error
 			return err
 		}
 	}
-	return r.settleCopies(ctx, i)
-}
-
-// settleCopies makes an index current although the store has newer copies. It begins a copy that is
-// newer than these, and never ends it.
-func (r *fileRebuild) settleCopies(ctx context.Context, i *sqliteindex.Index) error {
-	newer, err := repo.Newer(ctx, r.source.store, i)
-	if err != nil || len(newer) == 0 {
-		return err
-	}
-	_, err = i.BeginCopy(ctx, slices.Max(slices.Collect(maps.Values(newer)))+1)
-	return err
+	return r.accept(ctx, r.from, i, &r.result)
 }
 
 // replace moves the existing index aside and the new one to its place.

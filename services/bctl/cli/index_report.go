@@ -3,11 +3,15 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/rebuild"
+	"github.com/bctl/bctl/internal/repo"
 )
 
 // A progressText is a line of progress, which one goroutine sets and another one reads.
@@ -24,22 +28,44 @@ func (p *progressText) get() string {
 
 // finish makes an index accept what the store lacks, so that backups continue from it, and prints
 // the result.
-func (c *indexCommand) finish(ctx context.Context, s *source, i index.Index, result *rebuild.Result) error {
-	if err := c.lose(ctx, i, result); err != nil {
+func (c *indexCommand) finish(ctx context.Context, s *origin, i index.Index, result *rebuild.Result) error {
+	if err := c.accept(ctx, s, i, result); err != nil {
 		return err
 	}
 	return c.print(ctx, i, result)
 }
 
-// lose notes the snapshots that the store has a record of and that cannot be recovered: their
-// numbers are not used again, and the index does not count as older than the store because of them.
-func (c *indexCommand) lose(ctx context.Context, i index.Index, result *rebuild.Result) error {
+// accept makes the index current. The snapshots that the store has a record of, and that cannot be
+// recovered, are noted: their numbers are not used again, and the index does not count as older than
+// the store because of them.
+func (c *indexCommand) accept(ctx context.Context, s *origin, i index.Index, result *rebuild.Result) error {
 	lost := make([]index.LostSnapshot, len(result.Lost))
 	for n := range result.Lost {
 		l := &result.Lost[n]
 		lost[n] = index.LostSnapshot{ID: l.ID, Shard: l.Key, Number: l.Number}
 	}
-	return i.Lose(ctx, lost)
+	newest, err := repo.NewestCatalog(ctx, s.store, &s.object.Repository)
+	if err != nil {
+		return err
+	}
+	if err := i.AcceptLoss(ctx, lost, newest, operator(), fmt.Sprintf("bctl index: %d snapshots were added, %d are lost", result.Snapshots, len(lost))); err != nil {
+		return err
+	}
+	if x, local := i.(*sqliteindex.Index); local {
+		return settleCopies(ctx, s, x)
+	}
+	return nil
+}
+
+// settleCopies makes an index current although the store has newer copies. It begins a copy that is
+// newer than these, and never ends it.
+func settleCopies(ctx context.Context, s *origin, i *sqliteindex.Index) error {
+	newer, err := repo.Newer(ctx, s.store, i)
+	if err != nil || len(newer) == 0 {
+		return err
+	}
+	_, err = i.BeginCopy(ctx, slices.Max(slices.Collect(maps.Values(newer)))+1)
+	return err
 }
 
 type indexJSON struct {

@@ -20,7 +20,7 @@ import (
 
 // A lack is one missing service or condition.
 type lack struct {
-	What  string // nats, committer, walker, reader, pruner, clock or brake
+	What  string // nats, committer, walker, reader, pruner, clock, brake or purge
 	Site  string // of workers
 	Text  string
 	Stops bool // work cannot proceed; otherwise there are only fewer workers

@@ -159,6 +159,8 @@ func (c *pruneCommand) prune(ctx context.Context, r *repository) error {
 		By:     operator(),
 		Holder: fmt.Sprintf("%s-%d-%s", host, os.Getpid(), backup.NewPackID()),
 	}
+	o.BeforeDelete = func(ctx context.Context) error { return prune.AwaitRecorded(ctx, r.index) } // of a fleet
+	o.BeforeRemove = o.BeforeDelete
 	run := func(o prune.Options) (prune.Summary, error) { return prune.Run(ctx, o) }
 	if idx, local := r.index.(*sqliteindex.Index); local {
 		key, err := r.object.ReadCommitterKey(a.cfg.CommitterKey)
@@ -174,6 +176,7 @@ func (c *pruneCommand) prune(ctx context.Context, r *repository) error {
 			return err
 		}
 		run = func(o prune.Options) (prune.Summary, error) {
+			o.BeforeRemove = nil
 			return embedded.Prune(ctx, idx, keys, locks, o)
 		}
 	}

@@ -17,11 +17,13 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/browse"
 	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/source/posix"
+	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/tty"
 	"github.com/bctl/bctl/services/bctl/embedded"
 	"github.com/bctl/bctl/services/bctl/open"
@@ -39,9 +41,17 @@ type purgeCommand struct {
 	in     *bufio.Reader
 	asks   bool // stdin and stderr are a terminal
 
+	// In a fleet with roles: the settings files of a committer and of the pruner, whose access to
+	// the store the purge uses.
+	committer, pruner string
+
 	repository *repository
-	index      *sqliteindex.Index
-	found      []purgeOf
+	index      index.Index
+	store      store.Store
+	local      bool
+
+	committerSettings *config.Config // nil: the admin has what a committer needs
+	found             []purgeOf
 }
 
 // A purgeOf is what is purged of a shard.
@@ -74,11 +84,18 @@ backup takes it again unless you exclude it.
 --dry-run lists what would be removed, and changes nothing. --resume continues a
 purge that was interrupted. bctl refuses to purge a snapshot on hold, and a
 shard that is being backed up (status 11). Large purges need a confirmation
-(bctl brake). The command works only in a repository on one machine.`,
+(bctl brake).
+
+In a fleet, run it as the admin, on the machine with the installation. It needs
+the committer key, and access to the store as a committer and as the pruner:
+name their settings files with --committer and --pruner. Services go on.`,
 		Example: `  bctl purge --path /home/alice/tax.pdf --reason 'request 4711' --dry-run
   bctl purge --path /home/alice/tax.pdf --reason 'request 4711' --yes
   bctl purge --path alice --shard /home --since 2026-01-01 --reason 'ticket 12'
-  bctl purge --resume`,
+  bctl purge --resume
+  bctl purge --path /home/alice/tax.pdf --reason 'request 4711' \
+      --config admin/bctl.yaml --committer committer/bctl.yaml \
+      --pruner pruner@default/bctl.yaml`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in := cmd.InOrStdin()
@@ -97,6 +114,8 @@ shard that is being backed up (status 11). Large purges need a confirmation
 	flags.StringVar(&c.reason, "reason", "", "why, a `TEXT` for the log, without the name (required)")
 	flags.BoolVar(&c.dryRun, "dry-run", false, "only list what would be removed")
 	flags.BoolVarP(&c.yes, "yes", "y", false, "do not ask")
+	flags.StringVar(&c.committer, "committer", "", "in a fleet: the settings `FILE` of a committer, for its key and its access to the store")
+	flags.StringVar(&c.pruner, "pruner", "", "in a fleet: the settings `FILE` of a pruner, for its access to the store")
 	flags.BoolVar(&c.resume, "resume", false, "continue purges that are not complete")
 	return cmd
 }
@@ -136,10 +155,13 @@ func (c *purgeCommand) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer c.repository.close()
-	var local bool
-	if c.index, local = c.repository.index.(*sqliteindex.Index); !local {
-		return errors.New("bctl purge works in a repository on one machine (--repo), and not in a fleet: nothing was changed. In a fleet, forget the snapshots that have the path (bctl forget)")
+	c.index, c.store = c.repository.index, c.repository.store
+	_, c.local = c.index.(*sqliteindex.Index)
+	closeStores, err := c.openStores(ctx)
+	if err != nil {
+		return err
 	}
+	defer closeStores()
 	if c.resume {
 		return c.goOn(ctx)
 	}
@@ -148,7 +170,7 @@ func (c *purgeCommand) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := embedded.WriteRecords(ctx, c.index, c.repository.store, keys); err != nil {
+	if err := embedded.WriteRecords(ctx, c.index, c.store, keys); err != nil {
 		return err
 	}
 	if err := c.find(ctx); err != nil {
@@ -189,6 +211,9 @@ func (c *purgeCommand) run(ctx context.Context) (err error) {
 // aloneWithIndex prevents all other processes from writing to the index, which this process has
 // opened for writing.
 func (a *app) aloneWithIndex() error {
+	if a.indexLock == nil { // of a fleet: the index itself excludes what a purge must not meet
+		return nil
+	}
 	err := syscall.Flock(int(a.indexLock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return &busyError{fmt.Sprintf("a backup or another command writes to the index; run this command again when it has ended (it holds %s)", a.indexLock.Name())}
@@ -369,7 +394,14 @@ func (c *purgeCommand) finish(ctx context.Context, p index.Purge, shard *index.S
 // keys returns the keys for objects of the journal.
 func (c *purgeCommand) keys() (k journal.Keys, err error) {
 	r := c.repository
-	key, err := r.object.ReadCommitterKey(c.app.cfg.CommitterKey)
+	path := c.app.cfg.CommitterKey
+	if c.committerSettings != nil {
+		path = c.committerSettings.CommitterKey
+	}
+	key, err := r.object.ReadCommitterKey(path)
+	if err != nil && !c.local && c.committer == "" {
+		err = fmt.Errorf("%w. In a fleet, run bctl purge as the admin, with --committer and --pruner", err)
+	}
 	if err != nil {
 		return k, err
 	}
@@ -382,11 +414,14 @@ func (c *purgeCommand) options(p index.Purge) (o embedded.PurgeOptions, err erro
 	if o.Keys, err = c.keys(); err != nil {
 		return o, err
 	}
-	if o.LockDir, err = a.cfg.LockDir(); err != nil {
-		return o, err
+	if c.local {
+		if o.LockDir, err = a.cfg.LockDir(); err != nil {
+			return o, err
+		}
 	}
 	o.Index, o.Purge, o.Repository, o.Sealer = c.index, p, &r.object.Repository, o.Keys.Sealer
-	o.Store, o.Log, o.By, o.Sweep = r.store, a.log, operator(), true
+	o.Store, o.Log, o.By = c.store, a.log, operator()
+	o.Sweep = c.local // in a fleet, the pruner sweeps
 	o.Holder = fmt.Sprintf("purge-%d-%s", os.Getpid(), backup.NewPackID())
 	opener, dedup, err := a.openSealed(r)
 	switch {

@@ -51,7 +51,7 @@
 // Set up and repair
 //
 //	init.go, migrate.go, index.go, index_rebuild.go, index_removed.go, index_amended.go,
-//	deploy.go, deploy_rotate.go, doctor.go, service.go
+//	index_accept.go, deploy.go, deploy_rotate.go, doctor.go, service.go
 package cli
 
 import (

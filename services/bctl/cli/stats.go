@@ -57,6 +57,7 @@ type space struct {
 	condemned time.Time // since when the oldest condemned pack waits for the deletion of its object; zero: none does
 	rowsSince time.Time // since when the oldest row of a deleted pack waits
 
+	purges                           []index.PurgeState
 	last                             *index.Prune // nil: never
 	lastDay, last30Days, last400Days int64        // freed by prunes
 }
@@ -75,6 +76,9 @@ func (a *app) stats(ctx context.Context, i index.Index) error {
 	}
 	var err error
 	if s.Summary, err = a.frees(ctx, i, nil); err != nil {
+		return err
+	}
+	if s.purges, err = pendingPurges(ctx, i); err != nil {
 		return err
 	}
 	if s.stopped, err = a.stoppedBytes(ctx, i, s.Deletable); err != nil {
@@ -165,6 +169,9 @@ func (s *space) rows(row rowFunc) {
 	if s.stopped > 0 {
 		row("stopped", "forgetting that waits for a confirmation would free %s more (bctl confirm ls)", size(s.stopped))
 	}
+	for n := range s.purges {
+		row("purge", "not complete: %s (bctl purge --resume)", progressOf(&s.purges[n]))
+	}
 	if !s.condemned.IsZero() {
 		row("waiting", "condemned packs have waited for their deletion since %s", happened(s.condemned, s.now))
 	}
@@ -182,21 +189,22 @@ func (s *space) rows(row rowFunc) {
 
 // statsJSON is the result of stats. The names are fixed.
 type statsJSON struct {
-	Type               string         `json:"type"` // stats
-	Shards             int            `json:"shards"`
-	Snapshots          int            `json:"snapshots"` // running or readable
-	ForgottenSnapshots int            `json:"forgotten_snapshots"`
-	Packs              int            `json:"packs"`
-	StoredBytes        int64          `json:"stored_bytes"`
-	UnusedBytes        int64          `json:"unused_bytes"`
-	PrunableBytes      int64          `json:"prunable_bytes"` // what the next prune frees
-	StoppedBytes       int64          `json:"stopped_bytes"`  // what it would free in addition after bctl confirm
-	DeletingSince      *string        `json:"deleting_since"` // when the oldest pack was condemned that waits for the deletion of its object
-	RowsSince          *string        `json:"rows_since"`     // when the oldest pack was deleted whose row waits for running snapshots
-	Locked             int            `json:"locked"`         // objects that nothing needs, and that stay until their locks end
-	LockedBytes        int64          `json:"locked_bytes"`   // of the packs among them
-	FreedBytes         freedBytesJSON `json:"freed_bytes"`
-	LastPrune          *lastPruneJSON `json:"last_prune"` // null: never
+	Type               string             `json:"type"` // stats
+	Shards             int                `json:"shards"`
+	Snapshots          int                `json:"snapshots"` // running or readable
+	ForgottenSnapshots int                `json:"forgotten_snapshots"`
+	Packs              int                `json:"packs"`
+	StoredBytes        int64              `json:"stored_bytes"`
+	UnusedBytes        int64              `json:"unused_bytes"`
+	PrunableBytes      int64              `json:"prunable_bytes"` // what the next prune frees
+	StoppedBytes       int64              `json:"stopped_bytes"`  // what it would free in addition after bctl confirm
+	DeletingSince      *string            `json:"deleting_since"` // when the oldest pack was condemned that waits for the deletion of its object
+	RowsSince          *string            `json:"rows_since"`     // when the oldest pack was deleted whose row waits for running snapshots
+	Locked             int                `json:"locked"`         // objects that nothing needs, and that stay until their locks end
+	LockedBytes        int64              `json:"locked_bytes"`   // of the packs among them
+	Purges             []pendingPurgeJSON `json:"purges"`         // that are not complete
+	FreedBytes         freedBytesJSON     `json:"freed_bytes"`
+	LastPrune          *lastPruneJSON     `json:"last_prune"` // null: never
 }
 
 type freedBytesJSON struct {
@@ -220,7 +228,7 @@ func newStatsJSON(s *space) statsJSON {
 		Type: "stats", Shards: s.shards, Snapshots: s.snapshots, ForgottenSnapshots: s.forgotten, Packs: s.KeptPacks + s.Packs,
 		StoredBytes: s.stored(), UnusedBytes: s.unusedNow(), PrunableBytes: s.Deletable, StoppedBytes: s.stopped,
 		DeletingSince: jsonTime(s.condemned), RowsSince: jsonTime(s.rowsSince),
-		Locked: s.Locked, LockedBytes: s.LockedBytes,
+		Locked: s.Locked, LockedBytes: s.LockedBytes, Purges: pendingPurgesJSON(s.purges),
 		FreedBytes: freedBytesJSON{s.lastDay, s.last30Days, s.last400Days},
 	}
 	if p := s.last; p != nil {

@@ -19,7 +19,7 @@ type overviewJSON struct {
 }
 
 type lackJSON struct {
-	What  string `json:"what"` // nats, committer, walker, reader or clock
+	What  string `json:"what"` // nats, committer, walker, reader, pruner, clock, brake or purge
 	Site  string `json:"site,omitempty"`
 	Stops bool   `json:"stops"` // work cannot proceed because of it
 	Text  string `json:"text"`

@@ -39,6 +39,7 @@ type looked struct {
 	shards  []index.ShardStatus
 	due     []nextRun
 	stops   []*stopOf
+	purges  []index.PurgeState
 	waits   prune.Backlog
 }
 
@@ -91,6 +92,7 @@ func (c *statusCommand) look(ctx context.Context, i index.Index) (*overview, err
 		l.stops, err = describeStops(asking, i, stops)
 		return err
 	})
+	group.Go(func() (err error) { l.purges, err = pendingPurges(asking, i); return err })
 	if c.app.cfg.Fleet() { // on one machine, policies have no effect
 		group.Go(func() (err error) { l.due, err = nextRuns(asking, i, c.filer, now); return err })
 	}
@@ -130,7 +132,7 @@ func newOverview(l *looked, now time.Time) *overview {
 			s.spared = append(s.spared, *f)
 		}
 	}
-	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), braked(l.stops, s.filers))
+	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), braked(l.stops, s.filers), purgesPending(l.purges, l.shards))
 	for _, p := range s.running {
 		p.still = s.standsStill(p)
 	}

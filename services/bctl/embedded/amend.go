@@ -70,7 +70,7 @@ func rebase(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, o pr
 
 // An amending writes the journal of a shard again.
 type amending struct {
-	index   *sqliteindex.Index
+	index   index.Index
 	store   store.Store
 	keys    journal.Keys
 	shard   backup.ShardID

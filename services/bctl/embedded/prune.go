@@ -82,7 +82,7 @@ func endTerm(ctx context.Context, idx *sqliteindex.Index) error {
 // their processes died, or they were cancelled. The index is not copied without these records, and
 // no command but the next backup would write them. It also writes the catalog if it has changed, so
 // that an index that is rebuilt from the store knows what is forgotten.
-func WriteRecords(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys) error {
+func WriteRecords(ctx context.Context, idx commit.Index, s store.Store, keys journal.Keys) error {
 	return commit.WriteRecords(ctx, commit.Parts{Index: idx, Store: s, Keys: keys})
 }
 

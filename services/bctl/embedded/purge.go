@@ -2,21 +2,23 @@ package embedded
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/prune"
 )
 
 // PurgeOptions are the settings of a Purge.
 type PurgeOptions struct {
 	prune.PurgeOptions
-	Index   *sqliteindex.Index
+	Index   index.Index
 	Keys    journal.Keys
-	LockDir string
+	LockDir string // of a repository on one machine
 	// Purge has begun: the index has nothing of the path any more.
 	Purge index.Purge
 }
@@ -44,14 +46,19 @@ type PurgeProof struct {
 //  6. One copy of the index replaces all others.
 //  7. The index forgets the purge, and its log has the outcome.
 //
-// No other process may write to the index meanwhile.
+// No other process may write to the index meanwhile. In a fleet, all others go on: a catalog of a
+// committer stands for the copies of the index (prune.AwaitRecorded), and Postgres itself reuses
+// the space of what was deleted.
 func Purge(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
-	unlock, err := lockPrune(ctx, o.Index, o.LockDir)
-	if err != nil {
-		return proof, err
+	copied := func(ctx context.Context) error { return prune.AwaitRecorded(ctx, o.Index) }
+	if local, ok := o.Index.(*sqliteindex.Index); ok {
+		unlock, err := lockPrune(ctx, local, o.LockDir)
+		if err != nil {
+			return proof, err
+		}
+		defer unlock()
+		copied = func(ctx context.Context) error { return copyNow(ctx, local, o.Store, o.Keys) }
 	}
-	defer unlock()
-	copied := func(ctx context.Context) error { return copyNow(ctx, o.Index, o.Store, o.Keys) }
 	o.step("copying the index")
 	if err := copied(ctx); err != nil {
 		return proof, err
@@ -63,7 +70,7 @@ func Purge(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
 	}
 	proof.Amended = a.amended
 	o.ID, o.Shard, o.BeforeDelete = o.Purge.ID, o.Purge.Shard, copied
-	if proof.Purged, err = prune.Purge(ctx, o.Index, o.PurgeOptions); err != nil || proof.Left > 0 {
+	if proof.Purged, err = o.content(ctx); err != nil || proof.Left > 0 {
 		return proof, err
 	}
 	if err := (&proving{&a, &o}).prove(ctx, &proof); err != nil {
@@ -82,18 +89,44 @@ func (o *PurgeOptions) step(name string) {
 	}
 }
 
+// busyWithin is how long a purge in a fleet waits for the pruner's pass, or for the end of its term
+// after it was killed.
+const busyWithin = 3 * time.Minute
+
+// content deletes the chunks. On one machine no other process prunes.
+func (o *PurgeOptions) content(ctx context.Context) (purged prune.Purged, err error) {
+	_, local := o.Index.(*sqliteindex.Index)
+	for end := time.Now().Add(busyWithin); ; loop.Pause(ctx, time.Second) {
+		purged, err = prune.Purge(ctx, o.Index, o.PurgeOptions)
+		if local || !errors.Is(err, prune.ErrBusy) || time.Now().After(end) || ctx.Err() != nil {
+			return purged, err
+		}
+		o.step("waiting for the pruner")
+	}
+}
+
+// A vacuumer is an index that removes what was deleted from its files.
+type vacuumer interface {
+	Vacuum(ctx context.Context) error
+}
+
 // end removes what a complete purge has left of the path.
 func (o *PurgeOptions) end(ctx context.Context, proof *PurgeProof) (err error) {
 	if err := o.Index.HidePurge(ctx, o.Purge.ID); err != nil {
 		return err
 	}
 	o.step("writing the index anew")
-	if err := o.Index.Vacuum(ctx); err != nil {
-		return err
+	if x, ok := o.Index.(vacuumer); ok {
+		if err := x.Vacuum(ctx); err != nil {
+			return err
+		}
 	}
-	o.step("replacing the copies of the index")
-	if proof.OtherCopies, err = ReplaceCopies(ctx, o.Index, o.Store, o.Keys, time.Now()); err != nil {
-		return err
+	local, isLocal := o.Index.(*sqliteindex.Index)
+	if isLocal {
+		o.step("replacing the copies of the index")
+		if proof.OtherCopies, err = ReplaceCopies(ctx, local, o.Store, o.Keys, time.Now()); err != nil {
+			return err
+		}
 	}
 	outcome := fmt.Sprintf("complete: chunks %d, of which other files need %d; places of the rest in the index %d, its objects in the store %d of %d; rows, segments and records with the name %d",
 		proof.Chunks, proof.Shared, proof.Places, proof.Present, proof.Objects, proof.Rows+int64(proof.Journal))
@@ -101,5 +134,8 @@ func (o *PurgeOptions) end(ctx context.Context, proof *PurgeProof) (err error) {
 		return err
 	}
 	proof.Complete = true
-	return copyNow(ctx, o.Index, o.Store, o.Keys)
+	if !isLocal {
+		return nil
+	}
+	return copyNow(ctx, local, o.Store, o.Keys)
 }

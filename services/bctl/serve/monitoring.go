@@ -142,6 +142,17 @@ func (m *monitoring) dependOn(conn *flow.Conn, idx index.Index, s *guard) {
 	}
 }
 
+// dependOnAll is dependOn for a service that needs an index as new as its store; conn may be nil.
+func (s *starting) dependOnAll(conn *flow.Conn) {
+	s.dependOn(conn, nil, s.store)
+	s.health.Depends(needIndex, func(ctx context.Context) error {
+		if err := indexAnswers(ctx, s.idx); err != nil {
+			return err
+		}
+		return s.current.Old()
+	})
+}
+
 // indexAnswers returns nil if the index answers and this binary supports it. An index that does not
 // answer in time is away, like one that refuses connections.
 func indexAnswers(ctx context.Context, idx index.Index) error {

@@ -9,6 +9,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/store/ratestore"
 	"github.com/bctl/bctl/services/bctl/open"
 	"github.com/bctl/bctl/services/pruner/sweep"
@@ -26,14 +27,15 @@ func Pruner(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer s.close()
 	s.waits.end()
-	s.dependOn(nil, s.idx, s.store)
+	s.dependOnAll(nil)
 	s.log.Info("pruner started", "store", s.store.String())
 	announcing := s.announcePruner(ctx, c)
 	defer announcing()
 	limited := ratestore.New(s.store, c.Pruner.RequestsPerSecond, c.Pruner.BytesPerSecond)
-	sweep.New(s.clock.Index(), limited, sweep.Options{
+	sweep.New(s.leads(), limited, sweep.Options{
 		Worker: workerName(c), Interval: c.Pruner.Interval, MaxMemory: c.Pruner.MaxMemory, MaxUnused: c.Pruner.MaxUnused, ObjectLock: c.ObjectLock(),
-		Log: s.log, Metrics: s.metrics.Pruner(), Health: s.health, Clock: s.clock,
+		Log: s.log, Metrics: s.metrics.Pruner(), Health: s.health, Clock: s.clock, Current: s.current,
+		BeforeDelete: func(ctx context.Context) error { return prune.AwaitRecorded(ctx, s.idx) },
 	}).Run(ctx)
 	s.log.Info("pruner stopped")
 	return nil

@@ -33,6 +33,7 @@ import (
 	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/policy"
 	"github.com/bctl/bctl/internal/process/clock"
+	"github.com/bctl/bctl/internal/process/current"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
@@ -60,8 +61,9 @@ type starting struct {
 	waits      *waiting
 	idx        index.Index
 	repository backup.RepositoryID
-	clock      *clock.Watch // nil: it works with any clock
-	store      *guard       // nil: it needs none
+	clock      *clock.Watch   // nil: it works with any clock
+	current    *current.Watch // nil: it works with an index that is older than its store
+	store      *guard         // nil: it needs none
 }
 
 // begin waits for the index, and for the store if it is among the needs. Meanwhile the service
@@ -80,6 +82,9 @@ func begin(ctx context.Context, c *config.Config, role flow.Role, log *slog.Logg
 	}
 	if err == nil && slices.Contains(needs, needStore) {
 		s.store, err = waitForStore(ctx, c, s.waits)
+	}
+	if err == nil && s.clock != nil && s.store != nil {
+		err = s.waitForCurrent(ctx, role)
 	}
 	if err != nil {
 		s.close()
@@ -198,9 +203,9 @@ func Committer(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer conn.Close()
-	m.dependOn(conn, idx, s.store)
+	s.dependOnAll(conn)
 	log.Info("committer started", "store", s.store.String())
-	leading, holder := s.clock.Index(), conn.Holder(workerName(c))
+	leading, holder := s.leads(), conn.Holder(workerName(c))
 	scheduler := newScheduler(c, m, leading, holder)
 	var beside sync.WaitGroup
 	beside.Go(func() { scheduler.Run(ctx) })
@@ -298,6 +303,29 @@ func waitForIndex(ctx context.Context, c *config.Config, waits *waiting) (index.
 	return idx, repository.ID, nil
 }
 
+// waitForCurrent waits until the index is as new as its store. A pruner may not read the objects
+// that show it.
+func (s *starting) waitForCurrent(ctx context.Context, role flow.Role) error {
+	_, err := waitFor(ctx, s.waits, "the index", func() (_ struct{}, err error) {
+		if s.current == nil {
+			var signed *backup.Repository
+			if role != flow.RolePruner {
+				r, err := s.idx.Repository(ctx)
+				if err != nil {
+					return struct{}{}, err
+				}
+				signed = &r
+			}
+			s.current = current.New(s.idx, s.store, signed, s.log)
+		}
+		return struct{}{}, s.current.Check(ctx)
+	})
+	return err
+}
+
+// leads returns the index for a service that may lead.
+func (s *starting) leads() index.Index { return s.current.Index(s.clock.Index()) }
+
 // waitForStore waits for the store.
 func waitForStore(ctx context.Context, c *config.Config, waits *waiting) (*guard, error) {
 	m := waits.m
@@ -347,12 +375,12 @@ func waitFor[T any](ctx context.Context, waits *waiting, what string, open func(
 }
 
 // mayPass reports whether an error at the start can be resolved without a restart: an unavailable
-// dependency may recover, a repository may be created or migrated, and a store may get the
-// permissions that it lacks.
+// dependency may recover, a repository may be created or migrated, an index may be restored from a
+// newer dump, and a store may get the permissions that it lacks.
 func mayPass(err error) bool {
 	var refused *store.Error
 	if errors.As(err, &refused) && errors.Is(refused, fs.ErrPermission) {
 		return true
 	}
-	return errors.Is(err, backup.ErrUnavailable) || errors.Is(err, backup.ErrNoRepository) || errors.Is(err, index.ErrSchema)
+	return errors.Is(err, backup.ErrUnavailable) || errors.Is(err, backup.ErrNoRepository) || errors.Is(err, index.ErrSchema) || errors.Is(err, repo.ErrIndexOld)
 }

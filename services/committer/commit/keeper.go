@@ -91,6 +91,7 @@ func (s *Service) lead(ctx context.Context, term index.Term, asked time.Time) er
 	owned.Go(func() { s.strayLoop(leading) })
 	owned.Go(func() { s.governLoop(leading, term) })
 	owned.Go(func() { s.recordLoop(leading) })
+	owned.Go(func() { s.announceLoop(leading) })
 	owned.Go(func() { s.renewTerm(leading, end, expiry, term, &failed) })
 	<-leading.Done()
 	s.opts.Metrics.Leads(nil)

@@ -41,6 +41,25 @@ func (s *Service) Record(ctx context.Context) error {
 	return errors.Join(err, s.writeCatalog(ctx))
 }
 
+// announceLoop writes a catalog when a pruner has announced a deletion, until ctx is done. The
+// pruner waits for it.
+func (s *Service) announceLoop(ctx context.Context) {
+	loop.Every(ctx, s.times.renew, func() {
+		announced, err := s.Index.AnnouncedDeletion(ctx)
+		var written index.WrittenCatalog
+		if err == nil {
+			written, err = s.Index.WrittenCatalog(ctx)
+		}
+		if err == nil && announced > written.Deletions {
+			err = s.writeCatalog(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("writing a catalog for a pruner failed, will retry", "error", err)
+			s.retry(err)
+		}
+	})
+}
+
 // WriteRecords writes all commit records that are missing in the store, those of snapshots whose
 // processes died before they could, and the catalog if it has changed. Another process may write
 // them at the same time.
@@ -93,8 +112,14 @@ func (s *Service) verify(ctx context.Context, name string) error {
 	return pack.Verify(data, name, s.Keys.Repository, s.Keys.Signing.Signer())
 }
 
-// writeCatalog writes the catalog if it differs from the one in the store.
+// writeCatalog writes the catalog if it differs from the one in the store, or if a pruner has
+// announced a deletion since: an index that lacks the number of this catalog is then older than the
+// store (I16).
 func (s *Service) writeCatalog(ctx context.Context) error {
+	announced, err := s.Index.AnnouncedDeletion(ctx)
+	if err != nil {
+		return err
+	}
 	catalog, err := s.catalog(ctx)
 	if err != nil {
 		return err
@@ -107,8 +132,8 @@ func (s *Service) writeCatalog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	next := index.WrittenCatalog{Sequence: written.Sequence, Digest: sha256.Sum256(lines)}
-	if next.Digest == written.Digest {
+	next := index.WrittenCatalog{Sequence: written.Sequence, Digest: sha256.Sum256(lines), Deletions: announced}
+	if next.Digest == written.Digest && announced <= written.Deletions {
 		return nil
 	}
 	now, err := s.Index.Clock(ctx)

@@ -28,6 +28,7 @@ type Index interface {
 	index.Succeeding
 
 	Clock(ctx context.Context) (time.Time, error)
+	AnnouncedDeletion(ctx context.Context) (int64, error)
 	Snapshot(ctx context.Context, id backup.SnapshotID) (backup.Snapshot, error)
 	Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error)
 	Problems(ctx context.Context, id backup.SnapshotID) iter.Seq2[backup.Problem, error]

@@ -22,8 +22,10 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/process/clock"
+	"github.com/bctl/bctl/internal/process/current"
 	"github.com/bctl/bctl/internal/process/health"
 	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/telemetry"
 )
@@ -57,6 +59,9 @@ type Options struct {
 	Metrics *telemetry.Pruner // nil: nothing is measured
 	Health  *health.Process   // nil: health is not reported
 	Clock   *clock.Watch      // there are no passes while it is off; nil: it is not checked
+	Current *current.Watch    // nor while the index is older than its store; nil: it is not checked
+	// BeforeDelete is BeforeDelete and BeforeRemove of prune.Options.
+	BeforeDelete func(ctx context.Context) error
 }
 
 // Index is the part of the index that a Sweeper uses.
@@ -120,11 +125,17 @@ func (s *Sweeper) Run(ctx context.Context) {
 }
 
 // Look makes a pass if there may be something to delete. If another pruner is making a pass, Look
-// returns at once, and the next Look tries again. So it does if this machine's clock is wrong,
-// which the clock's Watch logs.
+// returns at once, and the next Look tries again. So it does if this machine's clock is wrong, or
+// if the index is older than its store. The Watches log that.
 func (s *Sweeper) Look(ctx context.Context) error {
 	if err := s.opts.Clock.Check(ctx); err != nil {
 		if errors.Is(err, clock.ErrOff) {
+			return nil
+		}
+		return err
+	}
+	if err := s.opts.Current.Check(ctx); err != nil {
+		if errors.Is(err, repo.ErrIndexOld) { // which the Watch logs
 			return nil
 		}
 		return err
@@ -223,7 +234,7 @@ func (s *Sweeper) measureStopped(ctx context.Context) error {
 func (s *Sweeper) options() prune.Options {
 	return prune.Options{
 		Index: s.index, Store: s.store, Holder: s.holder, Log: s.opts.Log, MemoryBytes: int64(s.opts.MaxMemory) << 20, MaxUnused: float64(s.opts.MaxUnused) / 100,
-		ObjectLock: s.opts.ObjectLock,
+		ObjectLock: s.opts.ObjectLock, BeforeDelete: s.opts.BeforeDelete, BeforeRemove: s.opts.BeforeDelete,
 		Progress: func(step string) {
 			s.beat.Moved()
 			s.opts.Log.Debug("pruning", "step", step)

@@ -26,6 +26,7 @@
 //	last.go      fetches the last snapshot's copy of that file
 //	known.go     remembers the chunks that were stored recently
 //	lost.go      checks that the store has the packs that the batch is to rely on
+//	replaced.go  forgets what it knows of packs when the index was replaced
 //	patient.go   repeats queries while the index does not answer
 //	refused.go   ends requests to a store that refuses writes
 //

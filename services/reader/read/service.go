@@ -25,6 +25,8 @@ import (
 // last snapshot's version.
 type Index interface {
 	index.Dedup
+	// Incarnation is as in index.Comparing.
+	Incarnation(ctx context.Context) (string, error)
 	// The pages of the last snapshot, as in index.Walking.
 	Listings(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, pages []backup.PageName) ([][]byte, error)
 	DirectoryByInode(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, inode uint64) (path string, ok bool, err error)
@@ -120,7 +122,9 @@ type Service struct {
 	large    *bufferPool
 	toStore  chan *chunkBuffer // full ones
 
-	packChecks packChecks
+	packChecks  packChecks
+	incarnation incarnation
+
 	warnUnseen sync.Once // packs cannot be seen
 	warnLimits sync.Once // nor can limits
 

@@ -1,0 +1,87 @@
+package indextest
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// A snapshot is known to have ended once it was committed, has failed, or was removed. Others are
+// unended until their loss is accepted: that also raises the numbers of snapshots and catalogs.
+func testComparing(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	stranger := backup.NewSnapshotID()
+	running := f.begin()
+	unended := func(want ...backup.SnapshotID) {
+		t.Helper()
+		got, err := f.x.Unended(f.ctx, []backup.SnapshotID{running.ID, stranger})
+		f.must(err)
+		if !slices.Equal(got, want) {
+			t.Fatalf("unended %v, want %v", got, want)
+		}
+	}
+	unended(running.ID, stranger)
+	f.fail(running.ID, "")
+	unended(stranger)
+	first := f.commitRecorded(pageOf("a", "1"))
+	f.commitRecorded(pageOf("a", "2"))
+	f.must(f.forget(first))
+	f.must(f.x.Remove(f.ctx, first.ID))
+	got, err := f.x.Unended(f.ctx, []backup.SnapshotID{first.ID})
+	f.must(err)
+	if len(got) > 0 {
+		t.Error("a removed snapshot is not known")
+	}
+	if _, err := f.x.Incarnation(f.ctx); err != nil {
+		t.Error(err)
+	}
+
+	number, err := f.x.NextCatalog(f.ctx, 0)
+	f.must(err)
+	if last, err := f.x.LastCatalog(f.ctx); err != nil || last != number {
+		t.Errorf("last catalog %d, %v, want %d", last, err, number)
+	}
+	lost := []index.LostSnapshot{{ID: stranger, Shard: first.Shard.Key, Number: 40}}
+	f.must(f.x.AcceptLoss(f.ctx, lost, number+7, "somebody@host", "ticket 12"))
+	f.must(f.x.AcceptLoss(f.ctx, lost, number, "somebody@host", "again"))
+	unended()
+	if last, err := f.x.LastCatalog(f.ctx); err != nil || last != number+7 {
+		t.Errorf("last catalog %d, %v, want %d", last, err, number+7)
+	}
+	if next := f.begin(); next.Number != 41 {
+		t.Errorf("the next snapshot has number %d, as the lost one or lower", next.Number)
+	}
+	var logged []string
+	for e, err := range f.x.Log(f.ctx, time.Time{}) {
+		f.must(err)
+		if e.Action == "accept" {
+			logged = append(logged, e.Subject+" "+e.Reason)
+		}
+	}
+	if !slices.Equal(logged, []string{"index ticket 12", "index again"}) {
+		t.Errorf("logged %q", logged)
+	}
+}
+
+// Deletions have numbers, and each catalog has that of the last one that was announced before it.
+func testDeletions(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	for want := int64(0); want < 3; want++ {
+		if got, err := f.x.AnnouncedDeletion(f.ctx); err != nil || got != want {
+			t.Fatalf("announced %d, %v, want %d", got, err, want)
+		}
+		if got, err := f.x.AnnounceDeletion(f.ctx); err != nil || got != want+1 {
+			t.Fatalf("announced %d, %v, want %d", got, err, want+1)
+		}
+	}
+	if w, err := f.x.WrittenCatalog(f.ctx); err != nil || w.Deletions != 0 {
+		t.Errorf("%+v, %v", w, err)
+	}
+	f.must(f.x.CatalogWritten(f.ctx, index.WrittenCatalog{Sequence: 1, Written: f.now, Deletions: 3}))
+	if w, err := f.x.WrittenCatalog(f.ctx); err != nil || w.Deletions != 3 {
+		t.Errorf("%+v, %v", w, err)
+	}
+}
