@@ -338,10 +338,10 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// emptyNames refuses an empty filer, shard, path or tag: without a name, the command would apply to
-// all, and no command could select an empty tag.
+// emptyNames refuses an empty filer, shard, path, tag or policy: without a name, the command would
+// apply to all, and no command could select an empty tag.
 func emptyNames(cmd *cobra.Command) error {
-	for _, name := range []string{"filer", "shard", "path", "tag"} {
+	for _, name := range []string{"filer", "shard", "path", "tag", "policy"} {
 		f := cmd.Flags().Lookup(name)
 		if f == nil || !f.Changed {
 			continue
