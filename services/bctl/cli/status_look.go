@@ -133,6 +133,7 @@ func newOverview(l *looked, now time.Time) *overview {
 	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), braked(l.stops, s.filers))
 	for _, p := range s.running {
 		p.still = s.standsStill(p)
+		p.full = p.BatchesSettled < p.BatchesAnnounced && l.crew.storeFull(backup.SiteName(p.Filer.Site))
 	}
 	s.due = slices.DeleteFunc(l.due, func(r nextRun) bool { return r.state == "running" || r.due.After(now) })
 	s.failed = failures(l.failed, l.shards)
