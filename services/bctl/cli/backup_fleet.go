@@ -143,7 +143,7 @@ func (c *backupCommand) begin(ctx context.Context, i index.Catalog, targets []ta
 			case errors.Is(err, backup.ErrRunning):
 				c.app.term.println(fmt.Sprintf("%s is being backed up already, as %s", t, s.ID.Short()))
 			case err != nil:
-				return report.failed("", fmt.Errorf("back up %s: %w", t, err))
+				return report.notBegun("", fmt.Errorf("back up %s: %w", t, err))
 			}
 			begun = append(begun, s)
 			return nil
