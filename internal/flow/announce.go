@@ -92,7 +92,12 @@ func (c *Conn) announce(i Instance, stops bool) {
 	i.ID = c.instance
 	m := serviceToWire(&i)
 	m.Stops = stops
-	if data, err := marshal(m); err == nil {
+	data, err := marshal(m)
+	for err == nil && len(data) > maxServiceBytes && len(m.Reading) > 0 { // progress is only informative
+		m.Reading = m.Reading[:len(m.Reading)/2]
+		data, err = marshal(m)
+	}
+	if err == nil {
 		_ = c.nc.PublishMsg(c.message(serviceSubjectOf(i.Role, i.Site), data))
 	}
 }

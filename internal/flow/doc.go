@@ -148,5 +148,7 @@
 //	gather.go    requests and collects them
 //	presence.go  finds out whether the process of a worker is connected
 //	roster.go    remembers the services, and those that are gone
+//	handback.go  what a worker has handed back
+//	unseen.go    finds snapshots whose trees no worker sees
 //	inspect.go   examines a server, for bctl doctor
 package flow

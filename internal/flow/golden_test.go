@@ -101,6 +101,7 @@ func goldenMessages() []goldenMessage {
 			ClockKnown: true, ClockAheadSeconds: -6.5, Stops: true,
 		}),
 		goldenWire("ServiceThatReads", &bctlv1.Service{Instance: "A", Batches: 2, Reading: []*bctlv1.Reading{{SnapshotId: snapshot[:], BatchesDone: 1.25, ReadBytes: 70_000}}, HandedBack: 12, HandedBackWhy: "is it mounted?"}),
+		goldenWire("ServiceThatHandsBack", &bctlv1.Service{Instance: "A", HandBacks: []*bctlv1.HandBack{{Why: "is it mounted?", Times: 12, Unseen: true, SnapshotIds: [][]byte{snapshot[:]}}}}),
 		goldenWire("RosterKept", &bctlv1.Roster{Last: true, KeptSeconds: 2.5}),
 		goldenWire("ServiceOfLate", &bctlv1.Service{Instance: "A", Batches: 2, Reading: []*bctlv1.Reading{{
 			SnapshotId: snapshot[:], RecentSeconds: 60, RecentFiles: 3, RecentBytes: 900_000, RecentBatches: 4.5, RecentHeldSeconds: 12.25,

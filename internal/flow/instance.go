@@ -61,6 +61,7 @@ type Instance struct {
 	// that.
 	HandedBack    int
 	HandedBackWhy string
+	HandBacks     []HandBack // the same by error; none from services of earlier versions
 
 	ClockKnown bool
 	ClockAhead time.Duration // relative to the clock of the database
@@ -141,7 +142,7 @@ func serviceToWire(i *Instance) *bctlv1.Service {
 		EntriesPerSecond: i.EntriesPerSecond, BytesPerSecond: i.BytesPerSecond,
 		ClockKnown: i.ClockKnown, ClockAheadSeconds: i.ClockAhead.Seconds(),
 		HandedBack: int64(i.HandedBack), HandedBackWhy: cut(text(i.HandedBackWhy), maxWhyBytes),
-		Schedules: i.Schedules, MaxRunning: int64(i.MaxRunning), MaxRunningPerFiler: int64(i.MaxRunningPerFiler),
+		Schedules: i.Schedules, MaxRunning: int64(i.MaxRunning), MaxRunningPerFiler: int64(i.MaxRunningPerFiler), HandBacks: handBacksToWire(i.HandBacks),
 	}
 	if !i.Started.IsZero() {
 		m.StartedSeconds = i.Started.Unix()
@@ -203,6 +204,9 @@ func serviceFromWire(m *bctlv1.Service) (Instance, error) {
 		i.Started = time.Unix(started, 0).UTC()
 	}
 	var err error
+	if i.HandBacks, err = handBacksFromWire(m.GetHandBacks()); err != nil {
+		return i, err
+	}
 	i.Reading, err = readingsFromWire(m.GetReading())
 	return i, err
 }

@@ -41,7 +41,7 @@ func keepRoster(t *testing.T, c *Conn, leads bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { defer close(ended); c.KeepRoster(ctx, func() bool { return leads }) }()
+	go func() { defer close(ended); c.KeepRoster(ctx, func() bool { return leads }, nil) }()
 	t.Cleanup(func() { cancel(); <-ended })
 }
 
@@ -281,6 +281,17 @@ func TestHostileServices(t *testing.T) {
 		},
 		"a long story":     func(m *bctlv1.Service) { m.HandedBackWhy = strings.Repeat("x", maxWhyBytes+1) },
 		"handed back less": func(m *bctlv1.Service) { m.HandedBack = -1 },
+		"many errors":      func(m *bctlv1.Service) { m.HandBacks = make([]*bctlv1.HandBack, maxErrors+3) },
+		"a long error": func(m *bctlv1.Service) {
+			m.HandBacks = []*bctlv1.HandBack{{Why: strings.Repeat("x", maxErrorBytes+1)}}
+		},
+		"handed back too often": func(m *bctlv1.Service) { m.HandBacks = []*bctlv1.HandBack{{Times: math.MaxInt64}} },
+		"handed back of no snapshot": func(m *bctlv1.Service) {
+			m.HandBacks = []*bctlv1.HandBack{{SnapshotIds: [][]byte{{1}}}}
+		},
+		"handed back of many": func(m *bctlv1.Service) {
+			m.HandBacks = []*bctlv1.HandBack{{SnapshotIds: make([][]byte, maxHandBacks+1)}}
+		},
 		"a rate of NaN": func(m *bctlv1.Service) {
 			m.Reading = []*bctlv1.Reading{{SnapshotId: make([]byte, 16), RecentSeconds: math.NaN()}}
 		},

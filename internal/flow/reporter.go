@@ -26,7 +26,7 @@ type Reporter struct {
 	jobs map[backup.SnapshotID]*inProgress
 	all  seconds
 	of   map[backup.SnapshotID]*seconds // those of the last minute
-	back handedBack
+	back handBacks
 
 	taken chan *backup.Progress // work that was just taken and not yet reported
 }
@@ -187,37 +187,6 @@ func (r *Reporter) did(job backup.SnapshotID, more *Recent) {
 		r.of[job] = &seconds{}
 	}
 	r.of[job].add(time.Now(), more)
-}
-
-// troubleLasts is how long a worker's reports mention the work that it has handed back.
-const troubleLasts = time.Minute
-
-// handedBack counts failed attempts. A pause longer than troubleLasts resets the count.
-type handedBack struct {
-	times int
-	last  time.Time
-	why   string
-}
-
-func (h *handedBack) add(now time.Time, err error) {
-	if now.Sub(h.last) > troubleLasts {
-		h.times = 0
-	}
-	h.times, h.last, h.why = h.times+1, now, err.Error()
-}
-
-func (h *handedBack) describe(now time.Time, i *Instance) {
-	if i.HandedBack, i.HandedBackWhy = 0, ""; now.Sub(h.last) <= troubleLasts {
-		i.HandedBack, i.HandedBackWhy = h.times, h.why
-	}
-}
-
-// HandedBack records that an attempt at a task or batch has failed. Any worker may make the next
-// one.
-func (r *Reporter) HandedBack(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.back.add(time.Now(), err)
 }
 
 func (r *Reporter) add(p *inProgress, d *backup.Progress) {

@@ -2,7 +2,6 @@ package flow
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -110,27 +109,4 @@ func TestReporterKeepsSnapshotsApart(t *testing.T) {
 	if len(r.jobs) != 1 {
 		t.Errorf("%d snapshots are remembered, one has work in hand", len(r.jobs))
 	}
-}
-
-// A worker that hands work back says so until it has not done so for a while.
-func TestHandedBack(t *testing.T) {
-	var h handedBack
-	now := time.Unix(1_000_000, 0)
-	expect := func(times int, why string) {
-		t.Helper()
-		i := Instance{HandedBack: 99, HandedBackWhy: "before"}
-		if h.describe(now, &i); i.HandedBack != times || i.HandedBackWhy != why {
-			t.Errorf("%d times, %q; want %d, %q", i.HandedBack, i.HandedBackWhy, times, why)
-		}
-	}
-	expect(0, "")
-	h.add(now, errors.New("first"))
-	now = now.Add(troubleLasts / 2)
-	h.add(now, errors.New("second"))
-	now = now.Add(troubleLasts)
-	expect(2, "second")
-	now = now.Add(1)
-	expect(0, "")
-	h.add(now, errors.New("third"))
-	expect(1, "third")
 }

@@ -42,6 +42,8 @@ type roster struct {
 	leads    func() bool
 	services map[who]*known
 	since    time.Time
+
+	unseenSince map[unseenBy]time.Time
 }
 
 // A known is a service that a roster has heard of.
@@ -51,8 +53,9 @@ type known struct {
 }
 
 // KeepRoster remembers the services of the fleet until ctx is done. While leads returns true, it
-// also answers requests with the roster.
-func (c *Conn) KeepRoster(ctx context.Context, leads func() bool) {
+// also answers requests with the roster, and sends to unseen, if that has room, the snapshots whose
+// trees no worker sees, each again as long as that is so.
+func (c *Conn) KeepRoster(ctx context.Context, leads func() bool, unseen chan<- []Unseen) {
 	r := &roster{conn: c, leads: leads, services: map[who]*known{}, since: time.Now()}
 	heard, asked := make(chan *nats.Msg, 1024), make(chan struct{}, 1)
 	defer c.listen(serviceSubject+".>", func(m *nats.Msg) {
@@ -70,12 +73,25 @@ func (c *Conn) KeepRoster(ctx context.Context, leads func() bool) {
 	_ = c.nc.PublishMsg(c.message(askSubject, nil))
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
+	look := time.NewTicker(unseenEvery)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case m := <-heard:
 			r.hear(m, time.Now())
+		case now := <-look.C:
+			if !leads() {
+				r.unseenSince = nil
+				continue
+			}
+			if list := r.unseen(now); len(list) > 0 {
+				select {
+				case unseen <- list:
+				default:
+				}
+			}
 		case now := <-tick.C:
 			r.forget(now)
 		case <-asked:
@@ -170,7 +186,7 @@ func (r *roster) send(ctx context.Context) {
 	part, kept := &bctlv1.Roster{}, now.Sub(r.since)
 	for w, k := range r.services {
 		m := serviceToWire(&k.Instance)
-		m.Reading = nil // the service may have read on, or have gone
+		m.Reading, m.HandBacks = nil, nil // the service may have read on, or have gone
 		m.Role, m.Site, m.SilentSeconds, m.Gone = string(w.role), w.site, max(now.Sub(k.Heard).Seconds(), 0), absent[w.id]
 		if part.Services = append(part.Services, m); len(part.Services) == rosterPart {
 			r.publish(part)

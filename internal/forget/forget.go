@@ -10,7 +10,7 @@ package forget
 
 import (
 	"context"
-	"fmt"
+	"strings"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -240,4 +240,15 @@ func Deletion(fates []Fate, shard *index.ShardStatus, by string) index.Deletion 
 func retired(s *index.ShardStatus) bool { return s.Retired || s.Filer.Retired }
 
 // ByPolicy returns the name that a policy has in the log, as the one who forgot a snapshot.
-func ByPolicy(name string) string { return fmt.Sprintf("policy %s", name) }
+func ByPolicy(name string) string { return byPolicy + name }
+
+const byPolicy = "policy "
+
+// PolicyOf returns the policy whose run the brake has stopped; "" if it was another run.
+func PolicyOf(d *index.Deletion) string {
+	name, ok := strings.CutPrefix(d.By, byPolicy)
+	if !ok || d.Shard == 0 {
+		return ""
+	}
+	return name
+}

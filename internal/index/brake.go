@@ -34,7 +34,7 @@ type Braking interface {
 	// stop, because the run has ended or would delete more by now. The log notes by and reason.
 	Confirm(ctx context.Context, id int64, by, reason string) (Stop, error)
 	// Reject rejects a stop and takes back its confirmations. The run remains stopped, but warnings
-	// no longer report it. Reject fails with backup.ErrNotFound like Confirm. The log notes by and
+	// no longer report it, until it would delete more than twice as much. Reject fails with backup.ErrNotFound like Confirm. The log notes by and
 	// reason.
 	Reject(ctx context.Context, id int64, by, reason string) error
 }
@@ -128,6 +128,17 @@ func (s *Stop) Allowed() bool { return s.Rejected == "" && len(s.Confirmed) >= s
 
 // Waits reports whether the stop waits for operators.
 func (s *Stop) Waits() bool { return s.Rejected == "" && !s.Allowed() }
+
+// Covers reports whether a run that would delete d is still the one that was stopped. It is not if
+// the brake would stop what has been added. A run that was rejected stays rejected, although it
+// grows with each snapshot, until it would delete more than twice as much.
+func (s *Stop) Covers(d *Deletion, b *Brake) bool {
+	beyond := d.Beyond(s)
+	if !b.Exceeds(&beyond) {
+		return true
+	}
+	return s.Rejected != "" && len(beyond.Snapshots) <= len(s.Snapshots) && beyond.Bytes <= s.Bytes
+}
 
 // A StoppedError reports that the brake has stopped a run. Nothing was deleted.
 type StoppedError struct {

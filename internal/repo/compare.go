@@ -17,8 +17,8 @@ type Compared interface {
 }
 
 const (
-	// acceptance is what to do about an index in a server that is older than its store.
-	acceptance = "Restore Postgres from its newest dump, or to a later time. If there is none, accept the loss (bctl index accept)"
+	// catchUp is what to do about an index in a server that is older than its store.
+	catchUp = "bctl index catchup brings it up to date"
 	// comparedAtOnce is how many records are compared with one query.
 	comparedAtOnce = 1000
 	// maxCatalog bounds the numbers of catalogs that are believed: nobody comes near it by writing
@@ -39,7 +39,7 @@ func Compare(ctx context.Context, s store.Store, i Compared, r *backup.Repositor
 		if err != nil || !signed {
 			return err
 		}
-		return fmt.Errorf("%w: the store has a record of snapshot %s, whose end the index does not know. %s", ErrIndexOld, id.Short(), acceptance)
+		return fmt.Errorf("%w: the store has a record of snapshot %s, whose end the index does not know. %s", ErrIndexOld, id.Short(), catchUp)
 	})
 }
 
@@ -55,7 +55,7 @@ func CompareCatalogs(ctx context.Context, s store.Store, i Compared, r *backup.R
 	if err != nil || newest <= last {
 		return err
 	}
-	return fmt.Errorf("%w: the store has catalog %d, and the index has written %d. %s", ErrIndexOld, newest, last, acceptance)
+	return fmt.Errorf("%w: the store has catalog %d, and the index has written %d. %s", ErrIndexOld, newest, last, catchUp)
 }
 
 // NewestCatalog returns the greatest number of the catalogs in the store; r is as in Compare.

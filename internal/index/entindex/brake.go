@@ -102,7 +102,7 @@ func (tx *Tx) mayDelete(ctx context.Context, d index.Deletion) (*index.StoppedEr
 		return nil, tx.dropStop(ctx, found)
 	}
 	if found != nil {
-		if beyond := d.Beyond(found); !brake.Exceeds(&beyond) {
+		if found.Covers(&d, &brake) {
 			if found.Allowed() {
 				return nil, nil
 			}

@@ -130,6 +130,17 @@ func testBrakeOfShards(t *testing.T, fresh func(testing.TB) Database) {
 	}
 	_, err := f.x.Confirm(f.ctx, s.ID, "alice", "")
 	f.wants(err, backup.ErrNotFound)
+	// What is rejected stays rejected while it grows, up to twice as many.
+	f.must(f.x.Reject(f.ctx, grown.ID, "bob", ""))
+	added := newIDs(11)
+	if s := f.wantStop(of(20, append(slices.Clone(ids), added[:10]...)...), false); s.ID != grown.ID || s.Rejected != "bob" || len(s.Snapshots) != 10 {
+		t.Fatalf("%+v, want the rejected one", s)
+	}
+	if s := f.wantStop(of(21, append(slices.Clone(ids), added...)...), true); s.ID == grown.ID || s.Rejected != "" {
+		t.Fatalf("%+v, want another stop", s)
+	}
+	f.must(f.x.MayDelete(f.ctx, of(10)))
+	grown = f.wantStop(of(10, ids...), true)
 	// A confirmation is used once.
 	f.confirm(grown.ID, "alice")
 	f.must(f.x.MayDelete(f.ctx, of(10, ids...)))
@@ -182,8 +193,20 @@ func testBrakeOfRepository(t *testing.T, fresh func(testing.TB) Database) {
 	f.must(f.x.MayDelete(f.ctx, of(302)))
 	f.must(f.x.Reject(f.ctx, s.ID, "bob", "")) // takes the confirmation back
 	f.wantStop(of(302), false)
+	// What is rejected stays rejected while it grows, up to twice as much.
+	if s = f.wantStop(of(602), false); s.Rejected != "bob" || s.Bytes != 301 {
+		t.Fatalf("%+v, want it rejected", s)
+	}
 	f.confirm(s.ID, "alice")
 	more := f.wantStop(of(900), true)
+	f.must(f.x.Reject(f.ctx, more.ID, "bob", ""))
+	twice := f.wantStop(index.Deletion{By: "pruner", Bytes: 1801, OfBytes: 2000}, true)
+	if twice.ID == more.ID || twice.Rejected != "" {
+		t.Fatalf("%+v, want another stop", twice)
+	}
+	f.must(f.x.MayDelete(f.ctx, of(0)))
+	first := more.ID
+	more = f.wantStop(of(900), true)
 	f.confirm(more.ID, "alice")
 	f.must(f.x.MayDelete(f.ctx, of(900)))
 	f.must(f.x.Deleted(f.ctx, of(900), true))
@@ -197,6 +220,8 @@ func testBrakeOfRepository(t *testing.T, fresh func(testing.TB) Database) {
 		"admin: brake brake: snapshots 100%, at least 1; bytes 30%, at least 1; operators 1",
 		fmt.Sprintf("pruner: stop repository: stop %d: 301 of 1000 bytes", s.ID), fmt.Sprintf("bob: reject stop %d: not ours", s.ID),
 		fmt.Sprintf("alice: confirm stop %d: because", s.ID), fmt.Sprintf("bob: reject stop %d: ", s.ID), fmt.Sprintf("alice: confirm stop %d: because", s.ID),
+		fmt.Sprintf("pruner: stop repository: stop %d: 900 of 1000 bytes", first), fmt.Sprintf("bob: reject stop %d: ", first),
+		fmt.Sprintf("pruner: stop repository: stop %d: 1801 of 2000 bytes", twice.ID),
 		fmt.Sprintf("pruner: stop repository: stop %d: 900 of 1000 bytes", more.ID), fmt.Sprintf("alice: confirm stop %d: because", more.ID),
 		"admin: brake brake: snapshots 100%, at least 1; bytes 0%, at least 1; operators 1",
 	)

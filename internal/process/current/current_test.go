@@ -98,7 +98,7 @@ func TestIndexThatIsReplaced(t *testing.T) {
 	f.server.incarnation = "restored"
 	f.later(2 * time.Second)
 	err := f.Check(ctx)
-	if !errors.Is(err, repo.ErrIndexOld) || !strings.Contains(err.Error(), lost.Short()) || !strings.Contains(err.Error(), "bctl index accept") {
+	if !errors.Is(err, repo.ErrIndexOld) || !strings.Contains(err.Error(), lost.Short()) || !strings.Contains(err.Error(), "bctl index catchup") {
 		t.Fatalf("%v, want that the index is too old, why, and what to do", err)
 	}
 	if !errors.Is(f.Old(), repo.ErrIndexOld) || strings.Count(f.log.String(), "this service stops its work") != 1 {

@@ -49,13 +49,14 @@ type Service struct {
 	MaxRunning         int64 `protobuf:"varint,26,opt,name=max_running,json=maxRunning,proto3" json:"max_running,omitempty"` // per site
 	MaxRunningPerFiler int64 `protobuf:"varint,27,opt,name=max_running_per_filer,json=maxRunningPerFiler,proto3" json:"max_running_per_filer,omitempty"`
 	// Only in a Roster: the information that is otherwise in the subject, and the keeper's knowledge.
-	Role          string     `protobuf:"bytes,18,opt,name=role,proto3" json:"role,omitempty"`
-	Site          string     `protobuf:"bytes,19,opt,name=site,proto3" json:"site,omitempty"`
-	SilentSeconds float64    `protobuf:"fixed64,20,opt,name=silent_seconds,json=silentSeconds,proto3" json:"silent_seconds,omitempty"` // since its last message
-	Gone          bool       `protobuf:"varint,21,opt,name=gone,proto3" json:"gone,omitempty"`                                         // its connection to NATS has ended
-	Reading       []*Reading `protobuf:"bytes,22,rep,name=reading,proto3" json:"reading,omitempty"`                                    // not in a Roster
-	HandedBack    int64      `protobuf:"varint,23,opt,name=handed_back,json=handedBack,proto3" json:"handed_back,omitempty"`           // how often a worker has handed work back lately because an attempt failed
-	HandedBackWhy string     `protobuf:"bytes,24,opt,name=handed_back_why,json=handedBackWhy,proto3" json:"handed_back_why,omitempty"` // the last error
+	Role          string      `protobuf:"bytes,18,opt,name=role,proto3" json:"role,omitempty"`
+	Site          string      `protobuf:"bytes,19,opt,name=site,proto3" json:"site,omitempty"`
+	SilentSeconds float64     `protobuf:"fixed64,20,opt,name=silent_seconds,json=silentSeconds,proto3" json:"silent_seconds,omitempty"` // since its last message
+	Gone          bool        `protobuf:"varint,21,opt,name=gone,proto3" json:"gone,omitempty"`                                         // its connection to NATS has ended
+	Reading       []*Reading  `protobuf:"bytes,22,rep,name=reading,proto3" json:"reading,omitempty"`                                    // not in a Roster
+	HandedBack    int64       `protobuf:"varint,23,opt,name=handed_back,json=handedBack,proto3" json:"handed_back,omitempty"`           // how often a worker has handed work back lately because an attempt failed
+	HandedBackWhy string      `protobuf:"bytes,24,opt,name=handed_back_why,json=handedBackWhy,proto3" json:"handed_back_why,omitempty"` // the last error
+	HandBacks     []*HandBack `protobuf:"bytes,28,rep,name=hand_backs,json=handBacks,proto3" json:"hand_backs,omitempty"`               // the same by error; not in a Roster
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -279,6 +280,82 @@ func (x *Service) GetHandedBackWhy() string {
 	return ""
 }
 
+func (x *Service) GetHandBacks() []*HandBack {
+	if x != nil {
+		return x.HandBacks
+	}
+	return nil
+}
+
+// HandBack is work that a worker has handed back lately because of the same error.
+type HandBack struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Why           string                 `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"` // empty: several errors, for which there was no room
+	Times         int64                  `protobuf:"varint,2,opt,name=times,proto3" json:"times,omitempty"`
+	Unseen        bool                   `protobuf:"varint,3,opt,name=unseen,proto3" json:"unseen,omitempty"`                             // the worker sees another tree than the snapshot is of, or none
+	SnapshotIds   [][]byte               `protobuf:"bytes,4,rep,name=snapshot_ids,json=snapshotIds,proto3" json:"snapshot_ids,omitempty"` // of the work
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HandBack) Reset() {
+	*x = HandBack{}
+	mi := &file_bctl_v1_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HandBack) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HandBack) ProtoMessage() {}
+
+func (x *HandBack) ProtoReflect() protoreflect.Message {
+	mi := &file_bctl_v1_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HandBack.ProtoReflect.Descriptor instead.
+func (*HandBack) Descriptor() ([]byte, []int) {
+	return file_bctl_v1_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *HandBack) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *HandBack) GetTimes() int64 {
+	if x != nil {
+		return x.Times
+	}
+	return 0
+}
+
+func (x *HandBack) GetUnseen() bool {
+	if x != nil {
+		return x.Unseen
+	}
+	return false
+}
+
+func (x *HandBack) GetSnapshotIds() [][]byte {
+	if x != nil {
+		return x.SnapshotIds
+	}
+	return nil
+}
+
 // Reading is how far a worker is with its work in progress of one snapshot, and how much it has done
 // for the snapshot within the last minute. The index has none of it until results are applied.
 type Reading struct {
@@ -299,7 +376,7 @@ type Reading struct {
 
 func (x *Reading) Reset() {
 	*x = Reading{}
-	mi := &file_bctl_v1_service_proto_msgTypes[1]
+	mi := &file_bctl_v1_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -311,7 +388,7 @@ func (x *Reading) String() string {
 func (*Reading) ProtoMessage() {}
 
 func (x *Reading) ProtoReflect() protoreflect.Message {
-	mi := &file_bctl_v1_service_proto_msgTypes[1]
+	mi := &file_bctl_v1_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -324,7 +401,7 @@ func (x *Reading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reading.ProtoReflect.Descriptor instead.
 func (*Reading) Descriptor() ([]byte, []int) {
-	return file_bctl_v1_service_proto_rawDescGZIP(), []int{1}
+	return file_bctl_v1_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Reading) GetSnapshotId() []byte {
@@ -396,7 +473,7 @@ type Roster struct {
 
 func (x *Roster) Reset() {
 	*x = Roster{}
-	mi := &file_bctl_v1_service_proto_msgTypes[2]
+	mi := &file_bctl_v1_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -408,7 +485,7 @@ func (x *Roster) String() string {
 func (*Roster) ProtoMessage() {}
 
 func (x *Roster) ProtoReflect() protoreflect.Message {
-	mi := &file_bctl_v1_service_proto_msgTypes[2]
+	mi := &file_bctl_v1_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -421,7 +498,7 @@ func (x *Roster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Roster.ProtoReflect.Descriptor instead.
 func (*Roster) Descriptor() ([]byte, []int) {
-	return file_bctl_v1_service_proto_rawDescGZIP(), []int{2}
+	return file_bctl_v1_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Roster) GetServices() []*Service {
@@ -456,7 +533,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_bctl_v1_service_proto_msgTypes[3]
+	mi := &file_bctl_v1_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -468,7 +545,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_bctl_v1_service_proto_msgTypes[3]
+	mi := &file_bctl_v1_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -481,7 +558,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_bctl_v1_service_proto_rawDescGZIP(), []int{3}
+	return file_bctl_v1_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Drain) GetUndo() bool {
@@ -502,7 +579,7 @@ var File_bctl_v1_service_proto protoreflect.FileDescriptor
 
 const file_bctl_v1_service_proto_rawDesc = "" +
 	"\n" +
-	"\x15bctl/v1/service.proto\x12\abctl.v1\"\xc9\x06\n" +
+	"\x15bctl/v1/service.proto\x12\abctl.v1\"\xfb\x06\n" +
 	"\aService\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -534,7 +611,14 @@ const file_bctl_v1_service_proto_rawDesc = "" +
 	"\areading\x18\x16 \x03(\v2\x10.bctl.v1.ReadingR\areading\x12\x1f\n" +
 	"\vhanded_back\x18\x17 \x01(\x03R\n" +
 	"handedBack\x12&\n" +
-	"\x0fhanded_back_why\x18\x18 \x01(\tR\rhandedBackWhy\"\xb0\x02\n" +
+	"\x0fhanded_back_why\x18\x18 \x01(\tR\rhandedBackWhy\x120\n" +
+	"\n" +
+	"hand_backs\x18\x1c \x03(\v2\x11.bctl.v1.HandBackR\thandBacks\"m\n" +
+	"\bHandBack\x12\x10\n" +
+	"\x03why\x18\x01 \x01(\tR\x03why\x12\x14\n" +
+	"\x05times\x18\x02 \x01(\x03R\x05times\x12\x16\n" +
+	"\x06unseen\x18\x03 \x01(\bR\x06unseen\x12!\n" +
+	"\fsnapshot_ids\x18\x04 \x03(\fR\vsnapshotIds\"\xb0\x02\n" +
 	"\aReading\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
 	"snapshotId\x12!\n" +
@@ -566,21 +650,23 @@ func file_bctl_v1_service_proto_rawDescGZIP() []byte {
 	return file_bctl_v1_service_proto_rawDescData
 }
 
-var file_bctl_v1_service_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_bctl_v1_service_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_bctl_v1_service_proto_goTypes = []any{
-	(*Service)(nil), // 0: bctl.v1.Service
-	(*Reading)(nil), // 1: bctl.v1.Reading
-	(*Roster)(nil),  // 2: bctl.v1.Roster
-	(*Drain)(nil),   // 3: bctl.v1.Drain
+	(*Service)(nil),  // 0: bctl.v1.Service
+	(*HandBack)(nil), // 1: bctl.v1.HandBack
+	(*Reading)(nil),  // 2: bctl.v1.Reading
+	(*Roster)(nil),   // 3: bctl.v1.Roster
+	(*Drain)(nil),    // 4: bctl.v1.Drain
 }
 var file_bctl_v1_service_proto_depIdxs = []int32{
-	1, // 0: bctl.v1.Service.reading:type_name -> bctl.v1.Reading
-	0, // 1: bctl.v1.Roster.services:type_name -> bctl.v1.Service
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	2, // 0: bctl.v1.Service.reading:type_name -> bctl.v1.Reading
+	1, // 1: bctl.v1.Service.hand_backs:type_name -> bctl.v1.HandBack
+	0, // 2: bctl.v1.Roster.services:type_name -> bctl.v1.Service
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_bctl_v1_service_proto_init() }
@@ -594,7 +680,7 @@ func file_bctl_v1_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bctl_v1_service_proto_rawDesc), len(file_bctl_v1_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -87,10 +87,13 @@ func (c *backupCommand) backUpInFleet(ctx context.Context, r *repository, target
 func (a *app) lookOut(ctx context.Context, services *muster, begun []backup.Snapshot) (stop func()) {
 	l := &lookout{
 		app: a, ask: services.ask,
-		advice: "the backup continues as soon as they are available; Ctrl-C leaves it to the services, and bctl status shows what it waits for",
+		snapshots: map[backup.SnapshotID]string{},
+		advice:    "the backup continues as soon as they are available; Ctrl-C leaves it to the services, and bctl status shows what it waits for",
 	}
 	for n := range begun {
-		l.sites = append(l.sites, backup.SiteName(begun[n].Filer.Site))
+		s := &begun[n]
+		l.sites = append(l.sites, backup.SiteName(s.Filer.Site))
+		l.snapshots[s.ID] = display(s.Filer.Name) + " " + display(s.Shard.Name)
 	}
 	slices.Sort(l.sites)
 	l.sites = slices.Compact(l.sites)
@@ -140,7 +143,7 @@ func (c *backupCommand) begin(ctx context.Context, i index.Catalog, targets []ta
 			case errors.Is(err, backup.ErrRunning):
 				c.app.term.println(fmt.Sprintf("%s is being backed up already, as %s", t, s.ID.Short()))
 			case err != nil:
-				return report.failed("", fmt.Errorf("back up %s: %w", t, err))
+				return report.notBegun("", fmt.Errorf("back up %s: %w", t, err))
 			}
 			begun = append(begun, s)
 			return nil

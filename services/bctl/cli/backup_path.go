@@ -109,7 +109,7 @@ func (c *backupCommand) ofPaths(ctx context.Context, i index.Catalog, paths []st
 		s, err := c.shardAt(path)
 		if err == nil {
 			shards = append(shards, s)
-		} else if err := r.failed(path, err); err != nil {
+		} else if err := r.notBegun(path, err); err != nil {
 			return nil, err
 		}
 	}
@@ -129,7 +129,7 @@ func (c *backupCommand) ofPaths(ctx context.Context, i index.Catalog, paths []st
 		case err == nil:
 			targets = append(targets, target{filer.Name, shard, s.Selection.Exclude})
 		default:
-			if err := r.failed(s.Name, err); err != nil {
+			if err := r.notBegun(s.Name, err); err != nil {
 				return nil, err
 			}
 		}

@@ -4,89 +4,137 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/forget"
 	"github.com/bctl/bctl/internal/index"
 )
 
-func newConfirm(a *app) *cobra.Command {
-	var reason string
-	var reject bool
-	cmd := &cobra.Command{
-		Use:   "confirm ID",
-		Short: "Confirm a large deletion that the brake has stopped",
-		Long: `Confirms a deletion that the brake has stopped. ID is its number, which bctl
-confirm ls shows. A policy or a pruner then continues within a minute. Run bctl
-forget or bctl prune again yourself. If much more would be deleted by then, the
-brake stops it again.
+type confirmCommand struct {
+	app    *app
+	reason string
+	reject bool
+	policy string
+}
 
-With --reject, the deletion remains stopped, and warnings no longer report it.
-You can confirm it later.
+func newConfirm(a *app) *cobra.Command {
+	c := &confirmCommand{app: a}
+	cmd := &cobra.Command{
+		Use:   "confirm {ID… | --policy NAME}",
+		Short: "Confirm large deletions that the brake has stopped",
+		Long: `Confirms deletions that the brake has stopped. ID is the number of one, which
+bctl confirm ls shows. With --policy, all deletions of the policy that wait are
+confirmed. A policy or a pruner then continues within a minute. Run bctl forget
+or bctl prune again yourself. If much more would be deleted by then, the brake
+stops it again.
+
+With --reject, the deletions remain stopped, and warnings no longer report them
+unless they would delete more than twice as much. You can confirm them later.
 
 bctl brake shows how many operators must confirm.`,
 		Example: `  bctl confirm ls
   bctl confirm 3 --reason 'nas1 was emptied, ticket 4711'
-  bctl confirm 3 --reject --reason 'the policy is wrong'`,
-		Args: args(cobra.ExactArgs(1)),
+  bctl confirm --policy nightly
+  bctl confirm 3 4 --reject --reason 'the policy is wrong'`,
+		Args: args(cobra.ArbitraryArgs),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			id, err := strconv.ParseInt(given[0], 10, 64)
-			if err != nil || id <= 0 {
-				return usage("%q is not the number of a stopped deletion (bctl confirm ls lists them)", given[0])
-			}
-			do := a.confirm
-			if reject {
-				do = a.reject
+			ids, err := c.ids(given)
+			if err != nil {
+				return err
 			}
 			return a.withIndex(cmd.Context(), toWrite, func(i index.Index) error {
-				err := do(cmd.Context(), i, id, reason)
-				if errors.Is(err, backup.ErrNotFound) {
-					return absent("there is no stopped deletion %d: it is done, or has changed (bctl confirm ls lists them)", id)
+				if c.policy != "" {
+					return c.judgePolicy(cmd.Context(), i)
 				}
-				return wrongSetting(err)
+				return c.judgeAll(cmd.Context(), i, ids)
 			})
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "a `TEXT` for the log (bctl log)")
-	cmd.Flags().BoolVar(&reject, "reject", false, "do not delete it")
+	cmd.Flags().StringVar(&c.reason, "reason", "", "a `TEXT` for the log (bctl log)")
+	cmd.Flags().BoolVar(&c.reject, "reject", false, "do not delete it")
+	cmd.Flags().StringVar(&c.policy, "policy", "", "all deletions of the policy `NAME` that wait")
 	cmd.AddCommand(newConfirmLs(a))
 	return cmd
 }
 
-func (a *app) confirm(ctx context.Context, i index.Index, id int64, reason string) error {
-	s, err := i.Confirm(ctx, id, operator(), reason)
-	if err != nil {
-		return err
+func (c *confirmCommand) ids(given []string) (ids []int64, err error) {
+	if (len(given) == 0) == (c.policy == "") {
+		return nil, usage("give either the numbers of stopped deletions or --policy NAME (bctl confirm ls lists them)")
 	}
-	of, err := describeStops(ctx, i, []index.Stop{s})
-	if err != nil {
-		return err
+	for _, text := range given {
+		id, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || id <= 0 {
+			return nil, usage("%q is not the number of a stopped deletion (bctl confirm ls lists them)", text)
+		}
+		ids = append(ids, id)
 	}
-	text := "the run may continue"
-	if missing := s.Operators - len(s.Confirmed); missing > 0 {
-		text = "the run waits for " + counted(missing, "other operator")
-	}
-	return a.result(newStopJSON(of[0]), "the deletion of %s in %s is confirmed; %s\n", of[0].what(), of[0].where(), text)
+	return ids, nil
 }
 
-func (a *app) reject(ctx context.Context, i index.Index, id int64, reason string) error {
-	if err := i.Reject(ctx, id, operator(), reason); err != nil {
-		return err
+// judgeAll confirms or rejects stops. One that is gone does not keep the others.
+func (c *confirmCommand) judgeAll(ctx context.Context, i index.Index, ids []int64) error {
+	var gone []string
+	for _, id := range ids {
+		s := index.Stop{ID: id}
+		err := c.judge(ctx, i, &s)
+		switch {
+		case errors.Is(err, backup.ErrNotFound):
+			gone = append(gone, strconv.FormatInt(id, 10))
+			continue
+		case err != nil:
+			return wrongSetting(err)
+		}
+		of, err := describeStops(ctx, i, []index.Stop{s})
+		if err != nil {
+			return err
+		}
+		if err := c.print(of[0]); err != nil {
+			return err
+		}
 	}
-	type rejectedJSON struct {
-		Rejected int64 `json:"rejected"`
+	if len(gone) > 0 {
+		return absent("there is no stopped deletion %s: it is done, or has changed (bctl confirm ls lists them)", strings.Join(gone, ", "))
 	}
-	return a.result(rejectedJSON{id}, "deletion %d is rejected, and remains stopped (bctl confirm %[1]d confirms it after all)\n", id)
+	return nil
+}
+
+// judge confirms or rejects a stop.
+func (c *confirmCommand) judge(ctx context.Context, i index.Index, s *index.Stop) (err error) {
+	if c.reject {
+		return i.Reject(ctx, s.ID, operator(), c.reason)
+	}
+	*s, err = i.Confirm(ctx, s.ID, operator(), c.reason)
+	return err
+}
+
+func (c *confirmCommand) print(s *stopOf) error {
+	if c.reject {
+		type rejectedJSON struct {
+			Rejected int64 `json:"rejected"`
+		}
+		return c.app.result(rejectedJSON{s.ID}, "deletion %d is rejected, and remains stopped (bctl confirm %[1]d confirms it after all)\n", s.ID)
+	}
+	return c.app.result(newStopJSON(s), "the deletion of %s in %s is confirmed; %s\n", s.what(), s.where(), s.next())
+}
+
+// next describes what follows the confirmation.
+func (s *stopOf) next() string {
+	if missing := s.Operators - len(s.Confirmed); missing > 0 {
+		return "the run waits for " + counted(missing, "other operator")
+	}
+	return "the run may continue"
 }
 
 // A stopOf is a stop and the names of its shard.
 type stopOf struct {
 	index.Stop
 	filer, shard string
+	now          *index.Deletion // what the run would delete now; nil: it is not known
 }
 
 // where names the shard, or the repository.
@@ -107,6 +155,15 @@ func (s *stopOf) what() string {
 		return text
 	}
 	return fmt.Sprintf("%d of %s (%s)", len(s.Snapshots), counted(s.OfSnapshots, "good snapshot"), percent(int64(len(s.Snapshots)), int64(s.OfSnapshots)))
+}
+
+// whatNow is what, and what the run would delete now, if that has changed.
+func (s *stopOf) whatNow() string {
+	text := s.what()
+	if s.now != nil && (len(s.now.Snapshots) != len(s.Snapshots) || s.now.OfSnapshots != s.OfSnapshots) {
+		text += fmt.Sprintf("; now %d of %d", len(s.now.Snapshots), s.now.OfSnapshots)
+	}
+	return text
 }
 
 // percent returns n of all as text.
@@ -161,6 +218,8 @@ type stopJSON struct {
 	Operators   int      `json:"operators"`
 	Confirmed   []string `json:"confirmed"`
 	Rejected    string   `json:"rejected"`
+	Now         *int     `json:"now_snapshots"` // null: not known
+	OfNow       *int     `json:"now_of_snapshots"`
 }
 
 func newStopJSON(s *stopOf) stopJSON {
@@ -171,6 +230,10 @@ func newStopJSON(s *stopOf) stopJSON {
 	if s.Shard != 0 {
 		j.Filer, j.Shard = &s.filer, &s.shard
 	}
+	if s.now != nil {
+		n := len(s.now.Snapshots)
+		j.Now, j.OfNow = &n, &s.now.OfSnapshots
+	}
 	for _, id := range s.Snapshots {
 		j.Snapshots = append(j.Snapshots, id.String())
 	}
@@ -178,22 +241,30 @@ func newStopJSON(s *stopOf) stopJSON {
 }
 
 func newConfirmLs(a *app) *cobra.Command {
+	var policy string
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List large deletions that the brake has stopped, oldest first",
 		Long: `Lists the deletions that the brake has stopped, with the policy or user that
-started each of them, and the operators who have confirmed or rejected it.`,
-		Example: `  bctl confirm ls --json`,
-		Args:    args(cobra.NoArgs),
+started each of them, and the operators who have confirmed or rejected it. The
+deletions of one policy share a line; --policy lists each of them.
+
+The numbers are those of the time at which the run was stopped (SINCE). If a
+policy would forget more or fewer snapshots now, that number follows.`,
+		Example: `  bctl confirm ls
+  bctl confirm ls --policy nightly
+  bctl confirm ls --json`,
+		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withIndex(cmd.Context(), toRead, func(i index.Index) error { return a.listStops(cmd.Context(), i) })
+			return a.withIndex(cmd.Context(), toRead, func(i index.Index) error { return a.listStops(cmd.Context(), i, policy) })
 		},
 	}
+	cmd.Flags().StringVar(&policy, "policy", "", "each deletion of the policy `NAME`")
 	a.wideFlag(cmd)
 	return cmd
 }
 
-func (a *app) listStops(ctx context.Context, i index.Index) error {
+func (a *app) listStops(ctx context.Context, i index.Index, policy string) error {
 	stops, err := i.Stops(ctx)
 	if err != nil {
 		return err
@@ -202,20 +273,27 @@ func (a *app) listStops(ctx context.Context, i index.Index) error {
 	if err != nil {
 		return err
 	}
+	if policy != "" {
+		described = slices.DeleteFunc(described, func(s *stopOf) bool { return forget.PolicyOf(&s.Deletion) != policy })
+	}
+	if err := lookNow(ctx, i, described); err != nil {
+		return err
+	}
 	now, err := i.Clock(ctx)
 	if err != nil {
 		return err
 	}
-	return printList(a, described, stopTable(now), newStopJSON)
-}
-
-func stopTable(now time.Time) table[*stopOf] {
-	return table[*stopOf]{
-		{name: "ID", text: func(s *stopOf) string { return strconv.FormatInt(s.ID, 10) }, right: true},
-		{name: "OF", text: func(s *stopOf) string { return s.where() }, cut: tail, useful: usefulPath},
-		{name: "DELETES", text: func(s *stopOf) string { return s.what() }},
-		{name: "SINCE", text: func(s *stopOf) string { return happened(s.Since, now) }, brief: func(s *stopOf) string { return shortTime(s.Since) }, leave: 2},
-		{name: "BY", text: func(s *stopOf) string { return display(s.By) }, cut: truncate, leave: 1},
-		{name: "STATE", text: func(s *stopOf) string { return s.state() }, cut: truncate, useful: usefulPath},
+	if a.json {
+		return printList(a, described, nil, newStopJSON)
 	}
+	groups := groupStops(described)
+	if policy != "" {
+		groups = eachStop(described)
+	}
+	for _, g := range groups {
+		if len(g.stops) > 1 && g.stops[0].Waits() {
+			a.note("bctl confirm ls --policy %s lists its deletions, and bctl confirm --policy %[1]s confirms them all", display(g.policy))
+		}
+	}
+	return writeLines(a.out, groupTable(now).lines(groups, a.width()))
 }

@@ -22,7 +22,7 @@ func (c *forgetCommand) brake(ctx context.Context, i index.Index, shard *index.S
 		return nil, err
 	}
 	d.OfSnapshots = len(slices.DeleteFunc(all, func(s backup.Snapshot) bool { return s.Bad != "" })) // also those that are not in d
-	found := &stopOf{index.Stop{Deletion: *d}, shard.Filer.Name, shard.Name}
+	found := &stopOf{Stop: index.Stop{Deletion: *d}, filer: shard.Filer.Name, shard: shard.Name}
 	if c.dryRun {
 		brake, err := i.Brake(ctx)
 		if err == nil && brake.Exceeds(d) {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/repo"
@@ -47,15 +49,19 @@ Use the same setting for backups and prunes (docs/retention.md).`,
   bctl init --config fleet.yaml --recipient age1…
   bctl init --repo /backup --store s3://backups/repo --object-lock governance`,
 		Args: args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.storeAdvice(c.run(cmd.Context())) },
 	}
 	cmd.Flags().StringArrayVar(&c.recipients, "recipient", nil, "additional age `RECIPIENT` that can restore (may be repeated)")
 	cmd.Flags().BoolVar(&c.ifMissing, "if-missing", false, "if the repository exists, only migrate its index")
 	return cmd
 }
 
+// initRetry is how long a store may take to answer. Somebody waits, and may have mistyped its name.
+const initRetry = 10 * time.Second
+
 func (c *initCommand) run(ctx context.Context) error {
 	a := c.app
+	a.cfg = briefly(a.cfg)
 	o := repo.Options{
 		WorkerKeyPath: a.cfg.WorkerKey, CommitterKeyPath: a.cfg.CommitterKey, IdentityPath: a.cfg.Identity,
 		Recipients: append(a.cfg.Recipients, c.recipients...),
@@ -91,6 +97,30 @@ func (c *initCommand) run(ctx context.Context) error {
 		return err
 	}
 	return c.report(&made, s)
+}
+
+// briefly returns settings with which requests to the store are not retried for long.
+func briefly(c *config.Config) *config.Config {
+	brief := *c
+	brief.Store.Retry = min(c.Store.Retry, initRetry)
+	return &brief
+}
+
+// storeAdvice adds to the error of a bucket what to do about it.
+func (c *initCommand) storeAdvice(err error) error {
+	of, ok := errors.AsType[*store.Error](err)
+	if _, local := c.app.cfg.StorePath(); !ok || local {
+		return err
+	}
+	switch {
+	case errors.Is(of, fs.ErrPermission):
+		return fmt.Errorf("%w (set store.access_key and store.secret_key to credentials that may list, read and write the bucket, then run bctl init again; bctl doctor tests them)", err)
+	case errors.Is(of, backup.ErrNoRepository):
+		return fmt.Errorf("%w (create the bucket, or correct its name in store.url, then run bctl init again)", err)
+	case errors.Is(of, backup.StoreAway):
+		return fmt.Errorf("%w (check store.url and store.endpoint, and whether the server runs, then run bctl init again)", err)
+	}
+	return err
 }
 
 // check returns an error if anything prevents the creation of the repository, before anything is

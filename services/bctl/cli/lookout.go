@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/loop"
 )
 
@@ -24,8 +25,12 @@ type lookout struct {
 	sites  []string // the sites whose workers the command waits for
 	advice string   // printed once, after the first report
 
+	// The snapshots of which the command reports that work is handed back, by name; nil: none.
+	snapshots map[backup.SnapshotID]string
+
 	before []string
 	said   map[string]bool
+	handed map[string]bool // reported already
 }
 
 // watch runs until stop is called.
@@ -67,12 +72,45 @@ func (l *lookout) look(c *crew) {
 		}
 	}
 	l.before, l.said = now, said
+	l.lookAtHandBacks(c)
+}
+
+// maxHandedNotes bounds the notes on work that is handed back.
+const maxHandedNotes = 16
+
+// lookAtHandBacks reports, once per reason, that workers have handed back work of the snapshots.
+func (l *lookout) lookAtHandBacks(c *crew) {
+	for n := range c.services {
+		s := &c.services[n]
+		for h := range s.HandBacks {
+			back := &s.HandBacks[h]
+			var names []string
+			for _, id := range back.Snapshots {
+				if name := l.snapshots[id]; name != "" {
+					names = append(names, name)
+				}
+			}
+			gist := string(s.Role) + " " + withoutNumbers(back.Why)
+			if len(names) == 0 || back.Why == "" || l.handed[gist] || len(l.handed) >= maxHandedNotes {
+				continue
+			}
+			if l.handed == nil {
+				l.handed = map[string]bool{}
+			}
+			l.handed[gist] = true
+			l.app.note("%s %s%s has handed back work of %s, for any %s to take: %s", s.Role, display(s.Name), at(s.Site), someNames(names), s.Role, display(firstLine(back.Why)))
+		}
+	}
 }
 
 // gistOf returns what distinguishes a lack from others: not the names of objects and the numbers in
 // its text, which may change with each look.
 func gistOf(l *lack) string {
-	words := strings.Fields(l.Text)
-	words = slices.DeleteFunc(words, func(word string) bool { return strings.ContainsAny(word, "0123456789/") })
-	return l.What + " " + l.Site + " " + strings.Join(words, " ")
+	return l.What + " " + l.Site + " " + withoutNumbers(l.Text)
+}
+
+// withoutNumbers returns a text without the words that are paths or contain digits.
+func withoutNumbers(text string) string {
+	words := slices.DeleteFunc(strings.Fields(text), func(word string) bool { return strings.ContainsAny(word, "0123456789/") })
+	return strings.Join(words, " ")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/policy"
+	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/bctl/open"
 )
 
@@ -108,6 +109,14 @@ func (c *crew) of(role flow.Role, site string) (list []*flow.Instance) {
 		}
 	}
 	return list
+}
+
+// storeFull reports whether no reader at a site takes work, and the store is full for one of them.
+func (c *crew) storeFull(site string) bool {
+	readers := c.of(flow.RoleReader, site)
+	return !slices.ContainsFunc(readers, takesWork) && slices.ContainsFunc(readers, func(s *flow.Instance) bool {
+		return !s.Silent && !s.Ready && strings.Contains(s.Reason, store.ErrFull.Error())
+	})
 }
 
 // lacksLeader returns a lack unless a committer leads. Committers that do not lead assign and

@@ -103,9 +103,9 @@ func (a *app) noIndex(ctx context.Context, err error) error {
 		return err
 	}
 	if path, local := a.cfg.IndexPath(); local {
-		return fmt.Errorf("%w. There is none in %s: if the location is wrong, correct it (--repo, --index); otherwise rebuild the index from its copy in the store with bctl index rebuild", lost, path)
+		return fmt.Errorf("%w. There is none in %s: if the location is wrong, correct it (--repo, --index); otherwise rebuild the index from the store with bctl index rebuild", lost, path)
 	}
-	return fmt.Errorf("%w: restore the database from its last dump, or correct index.url", lost)
+	return fmt.Errorf("%w: correct index.url, restore the database from its last dump, or rebuild the index from the store with bctl index rebuild", lost)
 }
 
 // withIndex calls do, for commands that need only the index.

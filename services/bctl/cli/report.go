@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -29,6 +30,7 @@ type report struct {
 	counts backup.Counts
 	// The results of the requested snapshots. failures includes those that could not be started.
 	committed, incomplete, failures int
+	unbegun                         int      // part of failures: those that could not be started
 	unmatched                       given    // what matched nothing in any of them
 	notFound                        []string // paths of --files-from that the only snapshot does not have
 	failure                         error    // of the only requested snapshot
@@ -74,6 +76,14 @@ func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Dur
 		return r.line(s, elapsed)
 	}
 	return r.full(s, elapsed)
+}
+
+// notBegun is failed for a snapshot that could not be started.
+func (r *report) notBegun(path string, err error) error {
+	r.mu.Lock()
+	r.unbegun++
+	r.mu.Unlock()
+	return r.failed(path, err)
 }
 
 // failed reports that a snapshot was not made. path is that of the tree, if the tree was given by
@@ -153,7 +163,14 @@ func (r *report) asError() error {
 	if r.failures == 0 || r.asked == 1 {
 		return r.failure
 	}
-	return fmt.Errorf("%d of %d snapshots failed", r.failures, r.asked)
+	failed, were := r.failures-r.unbegun, english.PluralWord(r.unbegun, "was", "were")
+	switch {
+	case r.unbegun == 0:
+		return fmt.Errorf("%d of %d snapshots failed", failed, r.asked)
+	case failed == 0:
+		return fmt.Errorf("%d of %d snapshots %s not begun", r.unbegun, r.asked, were)
+	}
+	return fmt.Errorf("%d of %d snapshots failed, and %d %s not begun", failed, r.asked, r.unbegun, were)
 }
 
 // problemsOf returns a snapshot's problems. The index keeps the first ten thousand.
@@ -322,7 +339,8 @@ type backupTotal struct {
 	Snapshots      int     `json:"snapshots"`
 	Committed      int     `json:"committed"`
 	Incomplete     int     `json:"incomplete"` // of the committed: those with errors
-	Failed         int     `json:"failed"`
+	Failed         int     `json:"failed"`     // or not begun
+	NotBegun       int     `json:"not_begun"`
 	Files          int64   `json:"files"`
 	Directories    int64   `json:"directories"`
 	Bytes          int64   `json:"bytes"`
@@ -338,14 +356,17 @@ func (r *report) total() error {
 	n, elapsed := &r.counts, time.Since(r.started)
 	if r.app.json {
 		return r.app.print(backupTotal{
-			Type: "total", Snapshots: r.asked, Committed: r.committed, Incomplete: r.incomplete, Failed: r.failures,
+			Type: "total", Snapshots: r.asked, Committed: r.committed, Incomplete: r.incomplete, Failed: r.failures, NotBegun: r.unbegun,
 			Files: n.Files, Directories: n.Directories, Bytes: n.Bytes, NewBytes: n.NewBytes, StoredBytes: n.StoredBytes,
 			ReadBytes: n.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(), unmatchedJSON: r.unmatched.json(),
 		})
 	}
 	results := []string{}
-	if r.failures > 0 {
-		results = append(results, fmt.Sprintf("%d failed", r.failures))
+	if failed := r.failures - r.unbegun; failed > 0 {
+		results = append(results, fmt.Sprintf("%d failed", failed))
+	}
+	if r.unbegun > 0 {
+		results = append(results, fmt.Sprintf("%d not begun", r.unbegun))
 	}
 	results = append(results, fmt.Sprintf("%d committed", r.committed))
 	if r.incomplete > 0 {

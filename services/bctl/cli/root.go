@@ -30,8 +30,8 @@
 //
 // Forget and free space
 //
-//	forget.go, forget_brake.go, hold.go, brake.go, confirm.go, prune.go, purge.go,
-//	purge_report.go, stats.go, log.go
+//	forget.go, forget_brake.go, hold.go, brake.go, confirm.go, confirm_group.go, prune.go,
+//	purge.go, purge_report.go, stats.go, log.go
 //
 // Register filers, shards and policies
 //
@@ -338,10 +338,10 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// emptyNames refuses an empty filer, shard, path or tag: without a name, the command would apply to
-// all, and no command could select an empty tag.
+// emptyNames refuses an empty filer, shard, path, tag or policy: without a name, the command would
+// apply to all, and no command could select an empty tag.
 func emptyNames(cmd *cobra.Command) error {
-	for _, name := range []string{"filer", "shard", "path", "tag"} {
+	for _, name := range []string{"filer", "shard", "path", "tag", "policy"} {
 		f := cmd.Flags().Lookup(name)
 		if f == nil || !f.Changed {
 			continue

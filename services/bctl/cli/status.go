@@ -229,6 +229,7 @@ type inProgress struct {
 	tasks inHand
 	read  inHand
 	still bool // no worker works for it, because a service is missing
+	full  bool // no reader works for it, because the store is full
 	lost  int  // part of the work with workers: theirs do not answer
 
 	// Of the batches that readers have in progress: bytes read, and the sum of the shares done.

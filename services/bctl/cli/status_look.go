@@ -135,6 +135,7 @@ func newOverview(l *looked, now time.Time) *overview {
 	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), braked(l.stops, s.filers), purgesPending(l.purges, l.shards))
 	for _, p := range s.running {
 		p.still = s.standsStill(p)
+		p.full = p.BatchesSettled < p.BatchesAnnounced && l.crew.storeFull(backup.SiteName(p.Filer.Site))
 	}
 	s.due = slices.DeleteFunc(l.due, func(r nextRun) bool { return r.state == "running" || r.due.After(now) })
 	s.failed = failures(l.failed, l.shards)
@@ -144,10 +145,20 @@ func newOverview(l *looked, now time.Time) *overview {
 // braked warns of the deletions that wait for operators: those of the repository, and of shards of
 // these filers.
 func braked(stops []*stopOf, filers map[string]*index.FilerStatus) (list []lack) {
-	for _, s := range stops {
-		if s.Waits() && (s.Shard == 0 || filers[s.filer] != nil) {
-			list = append(list, lack{What: "brake", Text: fmt.Sprintf("deletion of %s of %s %s (bctl confirm %d)", s.what(), s.where(), s.state(), s.ID), Warns: true})
+	for _, g := range groupStops(stops) {
+		all := len(g.stops)
+		g.stops = slices.DeleteFunc(g.stops, func(s *stopOf) bool { return !s.Waits() || s.Shard != 0 && filers[s.filer] == nil })
+		if len(g.stops) == 0 {
+			continue
 		}
+		by, how := "", fmt.Sprintf("bctl confirm %d", g.stops[0].ID)
+		switch {
+		case len(g.stops) < all && all > 1: // it would confirm those of other filers, too
+			by, how = " by policy "+display(g.policy), "bctl confirm ls --policy "+display(g.policy)
+		case all > 1:
+			by, how = " by policy "+display(g.policy), "bctl confirm --policy "+display(g.policy)
+		}
+		list = append(list, lack{What: "brake", Text: fmt.Sprintf("deletion of %s of %s%s %s (%s)", g.what(), g.where(), by, g.state(), how), Warns: true})
 	}
 	return list
 }

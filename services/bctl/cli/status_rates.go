@@ -89,7 +89,7 @@ func (p *inProgress) compare(before []*overview, now time.Time) {
 // walk and that of reading. How many files there are is known from the previous snapshot until the
 // walk is done; how many batches, from the share of the files that is walked.
 func (p *inProgress) left() (time.Duration, bool) {
-	if p.State == interrupted || p.isStalled() || p.still || p.at.Sub(p.Started) < leastAge {
+	if p.State == interrupted || p.isStalled() || p.still || p.full || p.at.Sub(p.Started) < leastAge {
 		return 0, false
 	}
 	files, walked := 0.0, 1.0

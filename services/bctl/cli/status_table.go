@@ -113,6 +113,8 @@ func (p *inProgress) leftText() string {
 		return "stalled"
 	case p.Complete():
 		return "committing"
+	case p.full:
+		return storeFull
 	case p.still:
 		return "waiting"
 	case ok:
@@ -120,6 +122,9 @@ func (p *inProgress) leftText() string {
 	}
 	return "-"
 }
+
+// storeFull replaces a time that depends on space in the store.
+const storeFull = "store full"
 
 // isStalled reports whether all of a snapshot's work with workers waits for its filer.
 func (p *inProgress) isStalled() bool {
@@ -196,8 +201,17 @@ var workTable = table[heldWork]{
 	{name: "WORK", text: func(h heldWork) string { return kindOf(h.Work) }},
 	{name: "ATTEMPT", text: func(h heldWork) string { return fmt.Sprint(h.Attempt) }, right: true, leave: 1},
 	{name: "WORKER", text: func(h heldWork) string { return display(cmp.Or(h.Worker, inQueue)) }, cut: tail},
-	{name: "LEASE", text: func(h heldWork) string { return clock(max(h.Until.Sub(h.seen.at), 0)) }, right: true, leave: 2},
+	{name: "LEASE", text: heldWork.leaseText, right: true, leave: 2},
 	{name: "PATH", text: heldWork.pathText, cut: truncate, useful: 40},
+}
+
+// leaseText returns the remaining time of a lease. While the store is full, readers hand work back,
+// and one of them tries it from time to time: the lease says nothing.
+func (h heldWork) leaseText() string {
+	if h.of.full && h.Batch != 0 && h.Stalled.IsZero() {
+		return storeFull
+	}
+	return clock(max(h.Until.Sub(h.seen.at), 0))
 }
 
 func (h heldWork) pathText() string {

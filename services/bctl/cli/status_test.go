@@ -9,6 +9,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/store"
 )
 
 // sample is an overview with one half-done snapshot, which has a stalled task, on a filer that the
@@ -236,3 +237,38 @@ func TestFastFilerIsNotSpared(t *testing.T) {
 		}
 	}
 }
+
+// While the store is full, nobody knows when a snapshot ends, and leases of batches say nothing.
+func TestStatusOfAFullStore(t *testing.T) {
+	full := func(s *flow.Instance) {
+		s.Ready, s.Reason = false, "store: s3://x: put packs/1: "+store.ErrFull.Error()
+	}
+	both := serving("reader default r1", "reader default r2", "reader oslo r3")
+	for name, test := range map[string]struct {
+		services []flow.Instance
+		full     bool
+	}{
+		"for all readers":      {with(with(both, 0, full), 1, full), true},
+		"for one of them":      {with(both, 0, full), false},
+		"and one does not run": {with(with(both, 0, full), 1, func(s *flow.Instance) { s.Silent = true }), true},
+		"not the store":        {with(with(both, 0, blocked), 1, blocked), false},
+		"at another site":      {with(both, 2, full), false},
+	} {
+		s := sample(time.Unix(1_000_000, 0))
+		p := s.running[0]
+		p.full = (&crew{asked: true, services: test.services}).storeFull("default")
+		s.rates(nil)
+		p.work = p.work[1:] // those that do not stall
+		p.tasks.stalled = 0
+		var b strings.Builder
+		if err := s.write(&b, true, 0); err != nil {
+			t.Fatal(err)
+		}
+		_, known := p.left()
+		if p.full != test.full || known == test.full || strings.Count(b.String(), "store full") != map[bool]int{true: 2}[test.full] {
+			t.Errorf("%s: full %t, left is known %t:\n%s", name, p.full, known, b.String())
+		}
+	}
+}
+
+func blocked(s *flow.Instance) { s.Ready, s.Reason = false, "index: away" }

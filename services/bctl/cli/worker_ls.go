@@ -167,7 +167,9 @@ func reasonLines(found []flow.Instance) (lines []string) {
 			continue
 		}
 		if i.HandedBack > 0 {
-			names.add("handed work back: "+firstLine(i.HandedBackWhy), fmt.Sprintf("%s %s (%d times)", i.Role, display(i.Name), i.HandedBack))
+			for _, h := range handBacksOf(i) {
+				names.add("handed work back: "+firstLine(cmp.Or(h.Why, "more reasons")), fmt.Sprintf("%s %s (%d times)", i.Role, display(i.Name), h.Times))
+			}
 		}
 		if i.Ready {
 			continue
@@ -187,6 +189,27 @@ func reasonLines(found []flow.Instance) (lines []string) {
 		lines = append(lines, someNames(names.of[line])+": "+display(line))
 	}
 	return lines
+}
+
+// handBacksOf returns what a worker has handed back, by reason. Of a worker of an earlier version,
+// only the last reason is known. The rest, if any, is counted together.
+func handBacksOf(i *flow.Instance) []flow.HandBack {
+	if len(i.HandBacks) == 0 {
+		return []flow.HandBack{{Why: i.HandedBackWhy, Times: i.HandedBack}}
+	}
+	var list []flow.HandBack
+	rest := flow.HandBack{}
+	for _, h := range i.HandBacks {
+		if h.Why == "" {
+			rest.Times += h.Times
+			continue
+		}
+		list = append(list, h)
+	}
+	if rest.Times > 0 {
+		list = append(list, rest)
+	}
+	return list
 }
 
 func stateColumn(i *flow.Instance, now time.Time) string {
@@ -283,8 +306,17 @@ type serviceJSON struct {
 	Bytes    float64  `json:"bytes_per_second"`
 	Clock    *float64 `json:"clock_ahead_seconds"` // null if it is not known
 
-	HandedBack int    `json:"handed_back"` // pieces of work, since it last handed none back for a minute
-	Why        string `json:"handed_back_why,omitempty"`
+	HandedBack int    `json:"handed_back"`               // pieces of work, since it last handed none back for a minute
+	Why        string `json:"handed_back_why,omitempty"` // the last reason
+
+	HandBacks []handBackJSON `json:"hand_backs,omitempty"`
+}
+
+// handBackJSON is work that was handed back for one reason. The names are fixed.
+type handBackJSON struct {
+	Why       string   `json:"why"` // "": further reasons
+	Times     int      `json:"times"`
+	Snapshots []string `json:"snapshots"`
 }
 
 func newServiceJSON(i *flow.Instance) serviceJSON {
@@ -296,6 +328,13 @@ func newServiceJSON(i *flow.Instance) serviceJSON {
 	if i.ClockKnown {
 		seconds := i.ClockAhead.Seconds()
 		j.Clock = &seconds
+	}
+	for _, h := range i.HandBacks {
+		b := handBackJSON{Why: h.Why, Times: h.Times, Snapshots: []string{}}
+		for _, id := range h.Snapshots {
+			b.Snapshots = append(b.Snapshots, id.String())
+		}
+		j.HandBacks = append(j.HandBacks, b)
 	}
 	return j
 }

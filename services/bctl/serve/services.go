@@ -209,9 +209,10 @@ func Committer(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	scheduler := newScheduler(c, m, leading, holder)
 	var beside sync.WaitGroup
 	beside.Go(func() { scheduler.Run(ctx) })
+	unseen := make(chan []flow.Unseen, 1)
 	committer := commit.New(commit.Parts{Conn: conn, Index: leading, Store: s.store, Keys: keys}, commit.Options{
 		Worker: workerName(c), Holder: holder, Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
-		StopTimeout: c.Worker.StopTimeout, Log: log, OnSnapshot: scheduler.Look, OnVacant: scheduler.Stand,
+		StopTimeout: c.Worker.StopTimeout, Log: log, OnSnapshot: scheduler.Look, OnVacant: scheduler.Stand, Unseen: unseen,
 		Metrics: m.metrics.Committer(), Trace: m.trace, Health: m.health,
 	})
 	a := announce(c, m, conn, idx, newReadiness(false), flow.RoleCommitter)
@@ -221,7 +222,7 @@ func Committer(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	announcing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	beside.Go(func() { a.run(announcing) })
-	beside.Go(func() { conn.KeepRoster(announcing, committer.Leads) })
+	beside.Go(func() { conn.KeepRoster(announcing, committer.Leads, unseen) })
 	committer.Run(ctx)
 	stop()
 	beside.Wait()

@@ -18,7 +18,7 @@ import (
 
 // The keeper is the one committer that leads. It alone makes and repairs streams and consumers,
 // ends the leases of work that was in a lost stream, renews the leases of work that workers report,
-// governs filers, and writes to the store what it lacks. If it dies, another leads once its term
+// governs filers, fails snapshots that no worker sees, and writes to the store what it lacks. If it dies, another leads once its term
 // has expired.
 
 const (
@@ -92,6 +92,7 @@ func (s *Service) lead(ctx context.Context, term index.Term, asked time.Time) er
 	owned.Go(func() { s.governLoop(leading, term) })
 	owned.Go(func() { s.recordLoop(leading) })
 	owned.Go(func() { s.announceLoop(leading) })
+	owned.Go(func() { s.unseenLoop(leading) })
 	owned.Go(func() { s.renewTerm(leading, end, expiry, term, &failed) })
 	<-leading.Done()
 	s.opts.Metrics.Leads(nil)

@@ -72,6 +72,9 @@ type Options struct {
 	OnSnapshot func()
 	// OnVacant, if not nil, is called when this committer has ended the term of a dead leader.
 	OnVacant func()
+	// Unseen, if not nil, has the snapshots that this committer fails while it is the keeper,
+	// because no worker sees their trees.
+	Unseen <-chan []flow.Unseen
 	// OnRetry, if not nil, receives the reason for a retry, instead of the log.
 	OnRetry func(error)
 	Log     *slog.Logger

@@ -48,6 +48,8 @@ func (s *Scheduler) forget(ctx context.Context, term index.Term) error {
 	was := s.applied
 	s.applied = make(map[backup.ShardID]applied, len(was))
 	began := time.Now()
+	braked := newStops{}
+	defer func() { s.logStops(braked) }()
 	var decider *forget.Decider
 	for i := range shards {
 		shard := &shards[i]
@@ -66,7 +68,7 @@ func (s *Scheduler) forget(ctx context.Context, term index.Term) error {
 			}
 		}
 		s.beat.Moved()
-		switch err := s.forgetOf(ctx, term, decider, shard, t); {
+		switch err := braked.add(shard, t, s.forgetOf(ctx, term, decider, shard, t)); {
 		case errors.Is(err, index.ErrNotLeading), errors.Is(err, backup.ErrUnavailable), err != nil && ctx.Err() != nil:
 			return err
 		case errors.Is(err, index.ErrNotDue): // the next tick applies the changed policy
@@ -101,7 +103,7 @@ func (s *Scheduler) forgetOf(ctx context.Context, term index.Term, decider *forg
 	by := forget.ByPolicy(t.Name)
 	d := forget.Deletion(fates, shard, by)
 	if err := s.index.MayDelete(ctx, d); err != nil {
-		return s.stopped(shard, t, err)
+		return err
 	}
 	gone := 0
 	for i := range fates {
@@ -129,17 +131,40 @@ func (s *Scheduler) forgetOf(ctx context.Context, term index.Term, decider *forg
 	return s.index.Deleted(ctx, d, true)
 }
 
-// stopped logs a new stop of the brake. Other errors are returned.
-func (s *Scheduler) stopped(shard *index.ShardStatus, t timetable, err error) error {
+// newStops are the stops of the brake that are new, by policy: a policy that was changed may be
+// stopped for each of its shards.
+type newStops map[string]*stopsOf
+
+type stopsOf struct {
+	shard         *index.ShardStatus // the first one
+	stop          int64
+	shards        int
+	snapshots, of int
+}
+
+// add records a new stop, and returns other errors.
+func (n newStops) add(shard *index.ShardStatus, t timetable, err error) error {
 	var stopped *index.StoppedError
 	if !errors.As(err, &stopped) {
 		return err
 	}
 	if stopped.New {
-		s.log.Warn("the brake has stopped a policy until operators confirm it (bctl confirm)", "filer", shard.Filer.Name, "shard", shard.Name, "policy", t.Name,
-			"stop", stopped.ID, "snapshots", len(stopped.Snapshots), "of", stopped.OfSnapshots)
+		of := n[t.Name]
+		if of == nil {
+			of = &stopsOf{shard: shard, stop: stopped.ID}
+			n[t.Name] = of
+		}
+		of.shards, of.snapshots, of.of = of.shards+1, of.snapshots+len(stopped.Snapshots), of.of+stopped.OfSnapshots
 	}
 	return nil
+}
+
+// logStops logs new stops: one line per policy, which names the first shard and its stop.
+func (s *Scheduler) logStops(braked newStops) {
+	for name, of := range braked {
+		s.log.Warn("the brake has stopped a policy until operators confirm it (bctl confirm)", "policy", name, "shards", of.shards,
+			"filer", of.shard.Filer.Name, "shard", of.shard.Name, "stop", of.stop, "snapshots", of.snapshots, "of", of.of)
+	}
 }
 
 // allowed returns the shards of which operators have confirmed a stop.

@@ -1,8 +1,11 @@
 package schedule
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -175,5 +178,24 @@ func TestForgetIsStopped(t *testing.T) {
 	f.wantNumbers("a", 5, 6, 7)
 	if stops, err = f.idx.Stops(f.ctx); err != nil || len(stops) != 0 {
 		t.Errorf("%+v, %v", stops, err)
+	}
+}
+
+// A policy that the brake stops for several shards is logged once.
+func TestStopsOfAPolicyShareALine(t *testing.T) {
+	f := newFixture(t)
+	f.filer("nas", nil, "a", "b")
+	f.must(f.idx.SetBrake(f.ctx, index.Brake{Snapshots: 50, MinSnapshots: 1, Bytes: 100, MinBytes: 1, Operators: 1}, "me"))
+	f.policy(backup.Policy{Name: "p", Schedule: "0 0 1 1 *", Retention: backup.Retention{Last: 1}})
+	at := func(hour int) time.Time { return time.Date(2026, 3, 2, hour, 0, 0, 0, time.UTC) }
+	f.backupEach("a", at(1), at(2), at(3))
+	f.backupEach("b", at(4), at(5), at(6), at(7))
+	var log bytes.Buffer
+	s := New(&clockIndex{f.idx, f}, Options{Worker: "test", Term: time.Hour, Metrics: f.metrics.Scheduler(), Log: slog.New(slog.NewTextHandler(&log, nil))})
+	for range 2 {
+		f.must(s.Tick(f.ctx))
+	}
+	if got := log.String(); strings.Count(got, "the brake has stopped") != 1 || !strings.Contains(got, "policy=p shards=2 filer=nas ") || !strings.Contains(got, "snapshots=5 of=7") {
+		t.Error(got)
 	}
 }

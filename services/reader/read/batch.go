@@ -102,7 +102,7 @@ func (s *Service) handle(ctx, work context.Context, b *batch) {
 }
 
 func (s *Service) retrying(b *batch, err error) {
-	s.Report.HandedBack(err)
+	s.Report.HandedBack(b.msg.Job.Snapshot, err, source.IsOtherTree(err))
 	s.opts.Metrics.Retry(err)
 	if s.opts.OnRetry != nil {
 		s.opts.OnRetry(err)
@@ -135,6 +135,7 @@ func (s *Service) attempt(ctx, work context.Context, b *batch) error {
 	case err != nil:
 		return err
 	}
+	s.Report.Saw(b.msg.Job.Snapshot)
 	return b.answer(work)
 }
 
@@ -162,8 +163,9 @@ func (b *batch) notStored() error {
 }
 
 // A reader that sees a different tree than the one that was walked hands the batch back after
-// blindDelay, to any reader. After blindLooks deliveries in an attempt, and blindAttempts attempts,
-// no reader is expected to see the right tree.
+// blindDelay, to any reader. If no reader that is ready sees it, the keeper fails the snapshot
+// (flow.Unseen). After blindLooks deliveries in an attempt, and blindAttempts attempts, no reader is
+// expected to see the right tree, although one may be too busy to look.
 const (
 	blindDelay    = time.Second
 	blindLooks    = 10

@@ -6,6 +6,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/source"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
@@ -90,7 +91,11 @@ func TestRetriesAreReported(t *testing.T) {
 	b := pacedBatch(0)
 	f.reader.retrying(b, errors.New("is it mounted here?"))
 	var i flow.Instance
-	if f.reader.Report.InHand(&i); i.HandedBack != 1 || i.HandedBackWhy != "is it mounted here?" {
+	if f.reader.Report.InHand(&i); i.HandedBack != 1 || i.HandedBackWhy != "is it mounted here?" || len(i.HandBacks) != 1 || i.HandBacks[0].Unseen {
+		t.Errorf("%+v", i)
+	}
+	f.reader.retrying(b, &source.OtherTreeError{What: "nothing is there"})
+	if f.reader.Report.InHand(&i); i.HandedBack != 2 || len(i.HandBacks) != 2 || !i.HandBacks[1].Unseen || !i.HandBacks[1].Has(b.msg.Job.Snapshot) {
 		t.Errorf("%+v", i)
 	}
 }

@@ -67,7 +67,8 @@ const (
 	// walkers have looked for the tree in vain for a number of times, no walker is expected to see
 	// it. For the root task, the number is rootLooks. For a task whose tree some walker has seen,
 	// it is childLooks in each of childAttempts attempts. With these limits, half of the walkers
-	// can see the wrong tree without the snapshot failing.
+	// can see the wrong tree without the snapshot failing. The keeper fails it earlier if it knows
+	// that no walker sees the tree (flow.Unseen).
 	blindDelay    = time.Second
 	rootLooks     = 20
 	childLooks    = 10

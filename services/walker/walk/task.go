@@ -97,7 +97,7 @@ func (s *Service) handle(ctx context.Context, t *inFlight) {
 }
 
 func (s *Service) retrying(task *backup.WalkTask, err error) {
-	s.report.HandedBack(err)
+	s.report.HandedBack(task.Job.Snapshot, err, source.IsOtherTree(err))
 	s.opts.Metrics.Retry(err)
 	if s.opts.OnRetry != nil {
 		s.opts.OnRetry(err)
@@ -129,6 +129,7 @@ func (s *Service) walk(ctx context.Context, t *inFlight) error {
 	if err := sl.findings.finish(ctx); err != nil {
 		return s.interrupted(ctx, t, &task, tree, err)
 	}
+	s.report.Saw(task.Job.Snapshot)
 	return nil
 }
 
