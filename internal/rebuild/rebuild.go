@@ -53,7 +53,7 @@ type Progress struct {
 type Result struct {
 	Catalog   time.Time // when the catalog was written; zero: the store has none that can be used
 	Sequence  int64     // of the catalog
-	Snapshots int       // that the index did not have, or had in another state
+	Snapshots int       // that can be restored, and that the index did not have, or had in another state
 	Packs     int       // that it did not have
 	Pages     int64     // versions of pages that were written
 	Lost      []Lost    // snapshots that cannot be recovered, by shard and number

@@ -3,6 +3,7 @@ package rebuild
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -33,7 +34,7 @@ func (r *rebuilding) forgetRemoved(ctx context.Context) error {
 	for i := range gone {
 		s := &gone[i]
 		if !removed[s.ID] || lastGood[s.ID] {
-			r.damaged(store.CommitName(s.ID), backup.ErrNotFound)
+			r.damaged(store.CommitName(s.ID), fmt.Errorf("the store has lost it: %w", backup.ErrNotFound))
 			continue
 		}
 		if err := r.Index.ForgetRemoved(ctx, s.ID, r.By, "index rebuild: the store no longer has any of it"); err != nil {

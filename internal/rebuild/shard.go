@@ -162,7 +162,9 @@ func (s *shard) recoverOne(ctx context.Context, r *record, known *backup.Snapsho
 	} else if known != nil && s.isSame(r, known) {
 		return nil
 	}
-	s.result.Snapshots++
+	if r.State == backup.Committed && !s.forgotten[r.ID] {
+		s.result.Snapshots++
+	}
 	return s.store(ctx, r)
 }
 

@@ -202,7 +202,11 @@ func (c *indexCommand) isComplete(ctx context.Context, i index.Index, s *origin)
 }
 
 func (c *indexCommand) otherRepository(of backup.RepositoryID, s *origin) error {
-	return fmt.Errorf("the index is that of repository %v, but %v holds %v: %w", of, s.store, s.object.ID, backup.ErrWrongKey)
+	name := "the index in Postgres"
+	if path, local := c.app.cfg.IndexPath(); local {
+		name = path
+	}
+	return fmt.Errorf("%s is the index of repository %v, but %v holds %v: %w", name, of, s.store, s.object.ID, backup.ErrWrongKey)
 }
 
 // catchup implements bctl index catchup.
