@@ -196,6 +196,14 @@ var (
 				},
 			},
 			{
+				Name:    "snapshot_bad",
+				Unique:  false,
+				Columns: []*schema.Column{SnapshotsColumns[55]},
+				Annotation: &entsql.IndexAnnotation{
+					Where: "bad <> ''",
+				},
+			},
+			{
 				Name:    "snapshot_sort_time_shard_id_number_filer_id",
 				Unique:  false,
 				Columns: []*schema.Column{SnapshotsColumns[10], SnapshotsColumns[55], SnapshotsColumns[2], SnapshotsColumns[1]},
