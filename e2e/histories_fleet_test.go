@@ -113,10 +113,6 @@ func (w *historyFleet) history(t *testing.T, seed uint64) *history {
 			return s.Name + " was killed"
 		})
 	}
-	h.faults = append(h.faults, func() string {
-		w.f.Index.EndConnections()
-		return "all connections to Postgres were ended"
-	})
 	h.purging = []string{}
 	if w.f.Locked != nil {
 		h.byRoles = true

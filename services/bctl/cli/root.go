@@ -30,8 +30,8 @@
 //
 // Forget and free space
 //
-//	forget.go, forget_brake.go, hold.go, brake.go, confirm.go, prune.go, purge.go,
-//	purge_report.go, stats.go, log.go
+//	forget.go, forget_brake.go, hold.go, hold_copy.go, brake.go, confirm.go, prune.go, purge.go,
+//	purge_fleet.go, purge_pending.go, purge_report.go, stats.go, log.go
 //
 // Register filers, shards and policies
 //
