@@ -83,8 +83,7 @@ func newHistoryFleet(t *testing.T) *historyFleet {
 // history begins a history on a filer of its own.
 func (w *historyFleet) history(t *testing.T, seed uint64) *history {
 	t.Helper()
-	config := w.f.Config
-	client := fleet.NewClient(t, "BCTL_CONFIG="+config)
+	client := fleet.NewClient(t, "BCTL_CONFIG="+w.f.Config)
 	h := newHistory(t, seed, client, memoryDir(t))
 	filer := fmt.Sprint("filer-", seed)
 	client.Must("filer", "add", filer)
