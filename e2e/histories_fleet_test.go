@@ -83,8 +83,7 @@ func newHistoryFleet(t *testing.T) *historyFleet {
 // history begins a history on a filer of its own.
 func (w *historyFleet) history(t *testing.T, seed uint64) *history {
 	t.Helper()
-	config := w.f.Config
-	client := fleet.NewClient(t, "BCTL_CONFIG="+config)
+	client := fleet.NewClient(t, "BCTL_CONFIG="+w.f.Config)
 	h := newHistory(t, seed, client, memoryDir(t))
 	filer := fmt.Sprint("filer-", seed)
 	client.Must("filer", "add", filer)
@@ -113,10 +112,6 @@ func (w *historyFleet) history(t *testing.T, seed uint64) *history {
 			return s.Name + " was killed"
 		})
 	}
-	h.faults = append(h.faults, func() string {
-		w.f.Index.EndConnections()
-		return "all connections to Postgres were ended"
-	})
 	h.purging = []string{}
 	if w.f.Locked != nil {
 		h.byRoles = true

@@ -202,7 +202,7 @@ func (h *history) purge() {
 	}
 	out := command.Wait()
 	for tries := 0; struck || out.Status != 0; tries++ {
-		if !struck && strings.Contains(out.Stderr, "no snapshot") {
+		if !struck && (strings.Contains(out.Stderr, "no snapshot") || strings.Contains(out.Stderr, "remove the hold first")) {
 			return
 		}
 		if found := toConfirm.FindStringSubmatch(out.Stderr); !struck && found != nil {

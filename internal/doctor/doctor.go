@@ -36,6 +36,7 @@
 //	together.go       whether index and store belong together
 //	restoring.go      identity, and packs that are needed to restore
 //	brake.go          deletions that wait for operators
+//	purges.go         purges that are not complete
 //	pruner.go         forgotten snapshots that wait for a pruner
 package doctor
 

@@ -58,8 +58,10 @@ type Purging interface {
 	// written again, each based on the one before it.
 	MarkStale(ctx context.Context, shard backup.ShardID) error
 	// Amend notes that the store has an amended record of a snapshot, and the segment that this
-	// names. The record is no longer stale, and no lock of the snapshot is noted any more.
-	Amend(ctx context.Context, a Amendment) error
+	// names. The record is no longer stale, and no lock of the snapshot is noted any more. Unless t
+	// is zero, it fails with ErrNotLeading once the term has ended: a sweep of another pruner may
+	// have taken the segment, which no row has named before, for an orphan.
+	Amend(ctx context.Context, t Term, a Amendment) error
 	// Amendments returns the sequence of the valid record of each snapshot whose record was
 	// amended. That of a stale one is -1: the store may have a newer one.
 	Amendments(ctx context.Context) (map[backup.SnapshotID]int, error)

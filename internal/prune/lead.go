@@ -11,52 +11,50 @@ import (
 	"github.com/bctl/bctl/internal/loop"
 )
 
-// lead calls do as the leading pruner. It fails with ErrBusy if another process leads.
-func (p *pass) lead(ctx context.Context, do func(context.Context) error) error {
-	return Lead(ctx, p.Index, p.Holder, func(ctx context.Context, t index.Term) error {
-		p.term = t
-		return do(ctx)
-	})
+// Lead calls do as the leading pruner: no other process prunes or sweeps meanwhile. It fails with
+// ErrBusy if another process leads. Only Index and Holder of the options are used.
+func Lead(ctx context.Context, o Options, do func(ctx context.Context, t index.Term) error) error {
+	p := &pass{Options: o}
+	return p.lead(ctx, func(ctx context.Context) error { return do(ctx, p.term) })
 }
 
-// Lead calls do as the leading pruner: until do returns, no other process deletes anything. holder
-// is a name that no other process has. It fails with ErrBusy if another process leads. If the term
-// is lost meanwhile, the context of do ends, and the error is index.ErrNotLeading.
-func Lead(ctx context.Context, i index.Leading, holder string, do func(context.Context, index.Term) error) error {
-	t, ok, err := i.Lead(ctx, Role, holder, term)
+// lead calls do as the leading pruner. It fails with ErrBusy if another process leads.
+func (p *pass) lead(ctx context.Context, do func(context.Context) error) error {
+	t, ok, err := p.Index.Lead(ctx, Role, p.Holder, term)
 	if err != nil {
 		return err
 	}
 	if !ok {
 		return ErrBusy
 	}
+	p.term = t
 	leading, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	renewing := renew(leading, end, i, holder, t)
-	err = do(leading, t)
+	renewing := p.renew(leading, end)
+	err = do(leading)
 	end(nil)
 	renewing()
 	if cause := context.Cause(leading); err != nil && ctx.Err() == nil && errors.Is(cause, index.ErrNotLeading) {
 		err = cause
 	}
-	return errors.Join(err, i.Resign(context.WithoutCancel(ctx), t))
+	return errors.Join(err, p.Index.Resign(context.WithoutCancel(ctx), t))
 }
 
-// renew renews a term until ctx is done. It ends ctx if the term is lost. wait returns when the
+// renew renews the term until ctx is done. It ends ctx if the term is lost. wait returns when the
 // renewing has ended.
-func renew(ctx context.Context, end context.CancelCauseFunc, i index.Leading, holder string, held index.Term) (wait func()) {
+func (p *pass) renew(ctx context.Context, end context.CancelCauseFunc) (wait func()) {
 	done := make(chan struct{})
 	var renewed atomic.Int64
 	renewed.Store(time.Now().UnixNano())
 	go func() {
 		defer close(done)
 		loop.Every(ctx, renewTerm, func() {
-			t, ok, err := i.Lead(ctx, Role, holder, term)
+			t, ok, err := p.Index.Lead(ctx, Role, p.Holder, term)
 			switch {
-			case err == nil && ok && t.Epoch == held.Epoch:
+			case err == nil && ok && t.Epoch == p.term.Epoch:
 				renewed.Store(time.Now().UnixNano())
 			case err == nil && ok: // a new term: this process was paused for longer than its own
-				end(fmt.Errorf("the pruner's term ended: %w", errors.Join(index.ErrNotLeading, i.Resign(context.WithoutCancel(ctx), t))))
+				end(fmt.Errorf("the pruner's term ended: %w", errors.Join(index.ErrNotLeading, p.Index.Resign(context.WithoutCancel(ctx), t))))
 			case err == nil || time.Since(time.Unix(0, renewed.Load())) > term:
 				end(fmt.Errorf("the pruner's term ended: %w", index.ErrNotLeading))
 			}

@@ -35,6 +35,7 @@ type PurgeOptions struct {
 	Opener *seal.Opener
 	Hasher *chunk.Hasher
 	Sealer *seal.Sealer
+	Term   index.Term // in which the caller leads (Lead)
 }
 
 // Purged is what a Purge did, and the proof of it.
@@ -59,14 +60,15 @@ type Purged struct {
 // pack with such a chunk: what is needed of the pack is opened and sealed again, in a new pack
 // whose table does not name the chunk. Like compaction, it condemns the packs before it finds out
 // what is needed, so backups go on (I6). After an error, or a crash, it can be called again. It
-// counts as one deletion that somebody has confirmed, and no brake stops it.
+// counts as one deletion that somebody has confirmed, and no brake stops it. The caller leads.
 func Purge(ctx context.Context, idx PurgeIndex, o PurgeOptions) (Purged, error) {
 	o.Index = idx
 	if o.MemoryBytes <= 0 {
 		o.MemoryBytes = defaultMemory
 	}
 	u := &purge{pass: &pass{Options: o.Options}, o: &o, purges: idx}
-	err := u.lead(ctx, u.run)
+	u.term = o.Term
+	err := u.run(ctx)
 	u.result.Orphans = u.pass.result.Swept
 	return u.result, err
 }

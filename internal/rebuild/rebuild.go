@@ -23,9 +23,11 @@ type Index interface {
 	index.Dedup
 	index.Forgetting
 	index.Leading
+	index.Locking
 	index.Pruning
 	index.Purging
 	index.Recovering
+	index.Sweeping
 	index.Walking
 }
 
@@ -89,7 +91,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		r.Progress = func(Progress) {}
 	}
 	r.fetcher = fetch.New(fetch.Options{Index: o.Index, Store: o.Store, Repository: o.Trust.Repository, Opener: o.Trust.Opener, HashKey: o.Dedup})
-	err := prune.Lead(ctx, o.Index, o.Holder, func(ctx context.Context, t index.Term) error {
+	err := prune.Lead(ctx, prune.Options{Index: o.Index, Holder: o.Holder}, func(ctx context.Context, t index.Term) error {
 		r.term = t
 		for _, step := range []struct {
 			name string

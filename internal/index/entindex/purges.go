@@ -272,8 +272,13 @@ ON CONFLICT (snapshot) DO UPDATE SET sequence = excluded.sequence, base = exclud
 
 // Amend implements index.Purging. It is durable, because what the record replaces is deleted after
 // it.
-func (x *Index) Amend(ctx context.Context, a index.Amendment) error {
+func (x *Index) Amend(ctx context.Context, t index.Term, a index.Amendment) error {
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		if t != (index.Term{}) {
+			if err := tx.checkTerm(ctx, t); err != nil {
+				return err
+			}
+		}
 		base := uuid.NullUUID{UUID: uuid.UUID(a.Base), Valid: a.Base != backup.SnapshotID{}}
 		if err := tx.exec(ctx, putAmendment, uuid.UUID(a.ID), a.Sequence, base); err != nil {
 			return err

@@ -85,3 +85,18 @@ func testDeletions(t *testing.T, fresh func(testing.TB) Database) {
 		t.Errorf("%+v, %v", w, err)
 	}
 }
+
+// An amendment is refused once the term of the pruner has ended, in which its segment was written.
+func testAmendFenced(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	s := f.commitRecorded(pageOf("a", "1"))
+	term := f.lead("pruner", "first", time.Minute, true)
+	f.must(f.x.Amend(f.ctx, term, index.Amendment{ID: s.ID, Sequence: 1}))
+	f.must(f.x.Resign(f.ctx, term))
+	f.wants(f.x.Amend(f.ctx, term, index.Amendment{ID: s.ID, Sequence: 2}), index.ErrNotLeading)
+	known, err := f.x.Amendments(f.ctx)
+	f.must(err)
+	if known[s.ID] != 1 {
+		t.Errorf("amendment %d, want 1", known[s.ID])
+	}
+}

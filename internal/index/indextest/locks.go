@@ -58,7 +58,7 @@ func testLocks(t *testing.T, fresh func(testing.TB) Database) {
 	wantPacks(now.Add(time.Hour), now.Add(2*time.Hour))
 
 	// An amended record and its segment are other objects than those that were locked.
-	f.must(f.x.Amend(f.ctx, index.Amendment{ID: s.ID, Sequence: 2}))
+	f.must(f.x.Amend(f.ctx, index.Term{}, index.Amendment{ID: s.ID, Sequence: 2}))
 	locks, err = f.x.Locks(f.ctx)
 	f.must(err)
 	if len(locks.Until) != 1 || len(locks.Amendments) != 1 || locks.Amendments[s.ID] != (index.Amendment{ID: s.ID, Sequence: 2}) {

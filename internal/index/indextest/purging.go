@@ -357,7 +357,7 @@ func (f *fixture) wantJournals(p index.Purge) {
 			if base != nil {
 				a.Base = base.ID
 			}
-			f.must(f.x.Amend(f.ctx, a))
+			f.must(f.x.Amend(f.ctx, index.Term{}, a))
 		}
 		base = j
 	}

@@ -134,6 +134,7 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"NextSection", testNextSection},
 		{"Comparing", testComparing},
 		{"Deletions", testDeletions},
+		{"AmendFenced", testAmendFenced},
 		{"History", testHistory},
 		{"Histories", testHistories},
 	} {

@@ -53,7 +53,7 @@ func (x *Index) Lose(ctx context.Context, lost []index.LostSnapshot) error {
 // AdoptAmendment notes an amended record that is in the store, and that this index has not made: it
 // is stale, because the index has what the amendment lacks.
 func (x *Index) AdoptAmendment(ctx context.Context, a index.Amendment) error {
-	if err := x.Amend(ctx, a); err != nil {
+	if err := x.Amend(ctx, index.Term{}, a); err != nil {
 		return err
 	}
 	return x.backend.Update(ctx, entindex.Durable, func(ctx context.Context, tx *entindex.Tx) error {

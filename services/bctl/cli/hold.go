@@ -52,7 +52,12 @@ filer. At least one snapshot of the shard must have it.`,
 			if strings.TrimSpace(reason) == "" {
 				return usage("say why, with --reason TEXT: others will want to know when the hold may be removed")
 			}
-			return a.withIndex(cmd.Context(), toWrite, func(i index.Index) error { return a.addHold(cmd.Context(), i, &w, given[0], reason) })
+			return a.withIndex(cmd.Context(), toWrite, func(i index.Index) error {
+				if err := a.addHold(cmd.Context(), i, &w, given[0], reason); err != nil {
+					return err
+				}
+				return a.copyHolds(cmd.Context(), i)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, a `TEXT` for people (required)")
@@ -304,7 +309,12 @@ rules.`,
 			if err != nil || id <= 0 {
 				return usage("%q is not the number of a hold (bctl hold ls lists them)", given[0])
 			}
-			return a.withIndex(cmd.Context(), toWrite, func(i index.Index) error { return a.removeHold(cmd.Context(), i, id, reason) })
+			return a.withIndex(cmd.Context(), toWrite, func(i index.Index) error {
+				if err := a.removeHold(cmd.Context(), i, id, reason); err != nil {
+					return err
+				}
+				return a.copyHolds(cmd.Context(), i)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "a `TEXT` for the log (bctl log)")

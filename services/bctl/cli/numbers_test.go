@@ -14,7 +14,7 @@ import (
 
 // textFlags are the flags with names, paths and similar values. A flag that is in no list fails the
 // test, so that each new flag is checked for being a number.
-var textFlags = strings.Fields(`config cpuprofile memprofile trace progress repo worker-key committer-key identity index store nats log-level log-format
+var textFlags = strings.Fields(`config committer pruner cpuprofile memprofile trace progress repo worker-key committer-key identity index store nats log-level log-format
 	exclude exclude-file exclude-if-present files-from stdin-filename include filer shard label tag recipient signer as source target overwrite site compare snapshots state
 	path schedule time-zone window keep-tag object-lock name postgres store-endpoint store-kind store-region reason file role operator policy help`)
 

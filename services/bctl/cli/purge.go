@@ -95,7 +95,7 @@ name their settings files with --committer and --pruner. Services go on.`,
   bctl purge --resume
   bctl purge --path /home/alice/tax.pdf --reason 'request 4711' \
       --config admin/bctl.yaml --committer committer/bctl.yaml \
-      --pruner pruner@default/bctl.yaml`,
+      --pruner pruner/bctl.yaml`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in := cmd.InOrStdin()

@@ -30,8 +30,8 @@
 //
 // Forget and free space
 //
-//	forget.go, forget_brake.go, hold.go, brake.go, confirm.go, confirm_group.go, prune.go,
-//	purge.go, purge_report.go, stats.go, log.go
+//	forget.go, forget_brake.go, hold.go, hold_copy.go, brake.go, confirm.go, confirm_group.go,
+//	prune.go, purge.go, purge_fleet.go, purge_pending.go, purge_report.go, stats.go, log.go
 //
 // Register filers, shards and policies
 //
@@ -50,8 +50,8 @@
 //
 // Set up and repair
 //
-//	init.go, migrate.go, index.go, index_rebuild.go, index_removed.go, index_amended.go,
-//	index_accept.go, deploy.go, deploy_rotate.go, doctor.go, service.go
+//	init.go, migrate.go, index.go, index_rebuild.go, index_report.go, deploy.go,
+//	deploy_rotate.go, doctor.go, service.go
 package cli
 
 import (

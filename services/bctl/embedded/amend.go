@@ -74,6 +74,7 @@ type amending struct {
 	store   store.Store
 	keys    journal.Keys
 	shard   backup.ShardID
+	term    index.Term // of the pruner; zero: no other process prunes
 	amended int
 }
 
@@ -152,7 +153,7 @@ func (a *amending) amend(ctx context.Context, snap, base *backup.Snapshot, j *in
 			return err
 		}
 	}
-	if err := a.index.Amend(ctx, amendment); err != nil {
+	if err := a.index.Amend(ctx, a.term, amendment); err != nil {
 		return err
 	}
 	j.Sequence, j.Base, j.Segment, j.Stale = amendment.Sequence, amendment.Base, amendment.Segment, false

@@ -63,14 +63,9 @@ func Purge(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
 	if err := copied(ctx); err != nil {
 		return proof, err
 	}
-	o.step("writing the records of snapshots again")
 	a := amending{index: o.Index, store: o.Store, keys: o.Keys, shard: o.Purge.Shard}
-	if err := a.run(ctx); err != nil {
-		return proof, err
-	}
-	proof.Amended = a.amended
 	o.ID, o.Shard, o.BeforeDelete = o.Purge.ID, o.Purge.Shard, copied
-	if proof.Purged, err = o.content(ctx); err != nil || proof.Left > 0 {
+	if err = o.change(ctx, &a, &proof); err != nil || proof.Left > 0 {
 		return proof, err
 	}
 	if err := (&proving{&a, &o}).prove(ctx, &proof); err != nil {
@@ -93,13 +88,26 @@ func (o *PurgeOptions) step(name string) {
 // after it was killed.
 const busyWithin = 3 * time.Minute
 
-// content deletes the chunks. On one machine no other process prunes.
-func (o *PurgeOptions) content(ctx context.Context) (purged prune.Purged, err error) {
+// change amends the records, and deletes the chunks. It leads as the pruner all the time. Otherwise a
+// sweep, which knows that the snapshots have ended, would take a new segment for an orphan before
+// the index names it.
+func (o *PurgeOptions) change(ctx context.Context, a *amending, proof *PurgeProof) error {
+	lead := o.Options
+	lead.Index = o.Index
 	_, local := o.Index.(*sqliteindex.Index)
 	for end := time.Now().Add(busyWithin); ; loop.Pause(ctx, time.Second) {
-		purged, err = prune.Purge(ctx, o.Index, o.PurgeOptions)
+		err := prune.Lead(ctx, lead, func(ctx context.Context, t index.Term) (err error) {
+			o.step("writing the records of snapshots again")
+			a.term, o.Term = t, t
+			if err := a.run(ctx); err != nil {
+				return err
+			}
+			proof.Amended = a.amended
+			proof.Purged, err = prune.Purge(ctx, o.Index, o.PurgeOptions)
+			return err
+		})
 		if local || !errors.Is(err, prune.ErrBusy) || time.Now().After(end) || ctx.Err() != nil {
-			return purged, err
+			return err
 		}
 		o.step("waiting for the pruner")
 	}

@@ -454,3 +454,40 @@ func TestLockedJournalsAreRebased(t *testing.T) {
 	}
 	w.wantRestored(&w.snapshots[13])
 }
+
+// A sweptStore has another pruner sweep it after each write of a purge.
+type sweptStore struct {
+	store.Store
+	sweep func()
+}
+
+func (s *sweptStore) Put(ctx context.Context, name string, data []byte) error {
+	defer s.sweep()
+	return s.Store.Put(ctx, name, data)
+}
+
+func (s *sweptStore) PutNew(ctx context.Context, name string, data []byte) error {
+	defer s.sweep()
+	return s.Store.PutNew(ctx, name, data)
+}
+
+// A sweep that would run while a purge writes segments again must not take them for orphans: their
+// snapshots have ended, and no row names them yet. So a purge leads as the pruner all the time.
+func TestSweepDuringAPurge(t *testing.T) {
+	w := newPurgeWorld(t)
+	w.begin()
+	tried := 0
+	swept := &sweptStore{Store: w.Store, sweep: func() {
+		_, err := prune.Run(t.Context(), prune.Options{Index: w.index, Store: w.Store, Holder: backup.NewPackID().String(), Sweep: true, Log: slog.New(slog.DiscardHandler)})
+		tried++
+		if err != nil && !errors.Is(err, prune.ErrBusy) {
+			t.Error(err)
+		}
+	}}
+	proof, err := w.purge(swept)
+	w.must(err)
+	if !proof.Complete || tried == 0 {
+		t.Errorf("%+v after %d sweeps", proof, tried)
+	}
+	w.check("after a purge beside sweeps")
+}

@@ -44,7 +44,11 @@ func (a *proving) prove(ctx context.Context, proof *PurgeProof) (err error) {
 			continue
 		}
 		r := journalProof{proving: a, j: j, base: numbers[j.Base], proof: proof}
-		if err := r.run(ctx); err != nil {
+		err := r.run(ctx)
+		if errors.Is(err, backup.ErrNotFound) { // the next run writes what is missing
+			err = errors.Join(err, a.index.MarkStale(ctx, p.Shard))
+		}
+		if err != nil {
 			return err
 		}
 	}
