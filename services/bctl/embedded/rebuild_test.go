@@ -1,6 +1,7 @@
 package embedded_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +24,7 @@ import (
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/rebuild"
 	"github.com/bctl/bctl/internal/source/sourcetest/faultsource"
+	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
@@ -161,6 +164,15 @@ func (c *indexContent) packs(t *testing.T, x index.Index) {
 func wantSame(t *testing.T, what string, want indexContent, x index.Index) {
 	t.Helper()
 	got := contentOf(t, x)
+	// An older copy may have forgotten snapshots that were removed since: the next prune removes them.
+	got.Snapshots = slices.DeleteFunc(got.Snapshots, func(s backup.Snapshot) bool {
+		extra := s.State == backup.Deleting && !slices.ContainsFunc(want.Snapshots, func(other backup.Snapshot) bool { return other.ID == s.ID })
+		if extra {
+			delete(got.Problems, s.ID)
+			delete(got.Bad, s.ID)
+		}
+		return extra
+	})
 	a, b := reflect.ValueOf(got), reflect.ValueOf(want)
 	for i := range a.NumField() {
 		if a, b := a.Field(i).Interface(), b.Field(i).Interface(); !reflect.DeepEqual(a, b) {
@@ -357,4 +369,186 @@ func testRebuild(t *testing.T, seed uint64, n int) {
 	s, err := m.backup(context.WithoutCancel(t.Context()))
 	m.must(err)
 	m.wantRestored(&s)
+}
+
+// history makes a repository with several chains, and returns its content.
+func (m *machine) history(t *testing.T) indexContent {
+	random := rand.New(rand.NewPCG(7, 0))
+	m.must(m.index.CreateRepository(t.Context(), m.Repository))
+	all := steps()
+	for _, i := range []int{1, 2, 4, 2, 0, 3, 6, 8, 2, 9} {
+		all[i].do(m, random)
+	}
+	m.must(embedded.WriteRecords(t.Context(), m.index, m.Store, m.Keys))
+	return contentOf(t, m.index)
+}
+
+// An awayStore fails from one of its requests on.
+type awayStore struct {
+	store.Store
+	left int
+}
+
+var errAway = errors.New("the store has gone away")
+
+func (s *awayStore) request() error {
+	if s.left--; s.left < 0 {
+		return errAway
+	}
+	return nil
+}
+
+func (s *awayStore) Get(ctx context.Context, name string, maxBytes int64) ([]byte, error) {
+	if err := s.request(); err != nil {
+		return nil, err
+	}
+	return s.Store.Get(ctx, name, maxBytes)
+}
+
+func (s *awayStore) GetRange(ctx context.Context, dst []byte, name string, offset, length int64) ([]byte, error) {
+	if err := s.request(); err != nil {
+		return nil, err
+	}
+	return s.Store.GetRange(ctx, dst, name, offset, length)
+}
+
+// A failingIndex fails from one of its writes on.
+type failingIndex struct {
+	*sqliteindex.Index
+	left int
+}
+
+func (x *failingIndex) write() error {
+	if x.left--; x.left < 0 {
+		return errAway
+	}
+	return nil
+}
+
+func (x *failingIndex) RecoverPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber, changes []index.Change) error {
+	if err := x.write(); err != nil {
+		return err
+	}
+	return x.Index.RecoverPages(ctx, shard, number, changes)
+}
+
+func (x *failingIndex) RecoverSnapshot(ctx context.Context, s index.RecoveredSnapshot) error {
+	if err := x.write(); err != nil {
+		return err
+	}
+	return x.Index.RecoverSnapshot(ctx, s)
+}
+
+func (x *failingIndex) RecoverPacks(ctx context.Context, packs []index.RecoveredPack) error {
+	if err := x.write(); err != nil {
+		return err
+	}
+	return x.Index.RecoverPacks(ctx, packs)
+}
+
+// A rebuild that ends at any of its requests or writes goes on when it is called again.
+func TestRebuildIsInterrupted(t *testing.T) {
+	m := newMachine(t)
+	want := m.history(t)
+	run := func(x rebuild.Index, s store.Store) error {
+		_, err := rebuild.Run(t.Context(), rebuild.Options{
+			Index: x, Store: s, Trust: m.trust(), Dedup: m.WorkerKey.Dedup, Holder: backup.NewPackID().String(), By: "tester",
+		})
+		return err
+	}
+	for n, interrupted := 0, true; interrupted; n++ {
+		x := m.emptySQLite()
+		err := run(x, &awayStore{m.Store, n})
+		if interrupted = errors.Is(err, errAway); !interrupted {
+			m.must(err)
+		}
+		m.must(run(x, m.Store))
+		wantSame(t, fmt.Sprintf("the store was gone after %d requests", n), want, x)
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	for n, interrupted := 0, true; interrupted; n++ {
+		x := m.emptySQLite()
+		err := run(&failingIndex{x, n}, m.Store)
+		if interrupted = errors.Is(err, errAway); !interrupted {
+			m.must(err)
+		}
+		m.must(run(x, m.Store))
+		wantSame(t, fmt.Sprintf("the index failed after %d writes", n), want, x)
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+}
+
+// Whatever is damaged or missing in the store, what does not depend on it is rebuilt, and what does is
+// named. Objects that the repository has not signed change nothing.
+func TestRebuildOfADamagedStore(t *testing.T) {
+	m := newMachine(t)
+	want := m.history(t)
+	var objects []string
+	for _, prefix := range []string{store.CommitsPrefix, store.SegmentsPrefix, store.PacksPrefix, store.CatalogPrefix} {
+		for o, err := range m.Store.List(t.Context(), prefix) {
+			m.must(err)
+			objects = append(objects, o.Name)
+		}
+	}
+	slices.SortFunc(objects, func(a, b string) int { // the newest catalog comes last
+		return cmp.Or(cmp.Compare(len(a), len(b))*-1, strings.Compare(a, b))
+	})
+	for _, name := range objects {
+		path := filepath.Join(m.memory, "store", name)
+		whole, err := os.ReadFile(path)
+		m.must(err)
+		for how, damaged := range map[string][]byte{
+			"missing": nil, "truncated": whole[:len(whole)-40], "changed": append(append([]byte{}, whole[:len(whole)/2]...), append([]byte{whole[len(whole)/2] ^ 1}, whole[len(whole)/2+1:]...)...), "empty": {},
+		} {
+			_ = os.Remove(path)
+			if damaged != nil {
+				m.must(os.WriteFile(path, damaged, 0o600))
+			}
+			x := m.emptySQLite()
+			r := m.rebuildInto(x)
+			m.wantRest(fmt.Sprintf("%s %s", how, name), name, objects[len(objects)-1], &want, x, &r)
+		}
+		_ = os.Remove(path)
+		m.must(os.WriteFile(path, whole, 0o600))
+	}
+	m.must(os.WriteFile(filepath.Join(m.memory, "store", store.CommitName(backup.NewSnapshotID())), []byte("made up"), 0o600))
+	x := m.emptySQLite()
+	if r := m.rebuildInto(x); len(r.Damaged) != 1 || len(r.Lost) > 0 {
+		t.Errorf("%+v", r)
+	}
+	wantSame(t, "with a record that was made up", want, x)
+}
+
+// wantRest checks that each snapshot is either as it was or is named, and that something is.
+func (m *machine) wantRest(what, name, newest string, want *indexContent, x index.Index, r *rebuild.Result) {
+	m.Helper()
+	got := contentOf(m.T, x)
+	lost := map[backup.SnapshotID]bool{}
+	for i := range r.Lost {
+		lost[r.Lost[i].ID] = true
+	}
+	for i := range want.Snapshots {
+		s := &want.Snapshots[i]
+		n := slices.IndexFunc(got.Snapshots, func(other backup.Snapshot) bool { return other.ID == s.ID })
+		record := name == store.CommitName(s.ID)
+		switch {
+		case n < 0 && !lost[s.ID] && !record:
+			m.Errorf("%s: number %d is neither there nor named", what, s.Number)
+		case n < 0:
+		case s.State == backup.Committed && !reflect.DeepEqual(got.Pages[s.ID], want.Pages[s.ID]):
+			m.Errorf("%s: number %d has other pages", what, s.Number)
+		}
+	}
+	// A frame of a pack is not read, and neither is a catalog before the newest.
+	unread := strings.HasPrefix(what, "missing") || strings.HasPrefix(what, "changed "+store.PacksPrefix) || strings.HasPrefix(name, store.CatalogPrefix) && name != newest
+	switch {
+	case strings.HasPrefix(name, store.SegmentsPrefix) && len(r.Lost) == 0:
+		m.Errorf("%s: no snapshot is named as lost", what)
+	case !strings.HasPrefix(name, store.SegmentsPrefix) && !unread && len(r.Damaged) == 0:
+		m.Errorf("%s: the object is not named", what)
+	}
 }
