@@ -106,7 +106,8 @@ type byRoles struct {
 	index.Pruning
 	index.PruneReports
 	index.Sweeping
-	index.Purging // by the admin: no role purges
+	index.Purging    // by the admin: no role purges
+	index.Recovering // likewise
 	index.Locking
 	committer, operator, pruner *pgindex.Index
 	all                         []*pgindex.Index
@@ -125,7 +126,7 @@ func openByRoles(t testing.TB, p *Plan, dsn string) *byRoles {
 	}
 	admin, committer, walker, reader, operator, pruner := open(Admin), open(Committer), open(Walker), open(Reader), open(Operator), open(Pruner)
 	return &byRoles{
-		admin, operator, walker, reader, committer, operator, pruner, pruner, pruner, admin, pruner, committer, operator, pruner,
+		admin, operator, walker, reader, committer, operator, pruner, pruner, pruner, admin, admin, pruner, committer, operator, pruner,
 		[]*pgindex.Index{admin, committer, walker, reader, operator, pruner},
 		func(name string) *pgindex.Index { return openAs(t, p, dsn, name) },
 	}

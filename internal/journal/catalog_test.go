@@ -39,7 +39,9 @@ func exampleCatalog() *Catalog {
 		Shards:    []CatalogShard{ShardOf(&shard, "filer-1"), ShardOf(&backup.Shard{Key: backup.ShardKey{1}, Name: "s", Source: "posix:///s"}, "plain")},
 		Policies:  []CatalogPolicy{PolicyOf(&policy), PolicyOf(&backup.Policy{Name: "none", Schedule: "@daily"})},
 		Forgotten: []backup.SnapshotID{{1, 15: 2}, {3}},
+		Bad:       []CatalogBad{{"01000000000000000000000000000002", "half of it is missing"}},
 		Holds:     exampleHolds(),
+		Brake:     &CatalogBrake{50, 10, 30, 1 << 30, 2},
 	}
 }
 
@@ -60,7 +62,7 @@ func exampleHolds() []CatalogHold {
 func goldenCatalog() *Catalog {
 	c := exampleCatalog()
 	c.Filers[0].FloorPercent, c.Policies[0].FloorPercent = 0, 0
-	c.Forgotten, c.Holds = nil, nil
+	c.Forgotten, c.Holds, c.Bad, c.Brake = nil, nil, nil, nil
 	return c
 }
 
@@ -77,7 +79,7 @@ func TestCatalogComesBack(t *testing.T) {
 	k := newKeys(t)
 	for _, want := range []*Catalog{exampleCatalog(), {}} {
 		h, got, err := OpenCatalog(encodeCatalog(t, k, want), sequence, k.trust())
-		header := CatalogHeader{version, sequence, written, len(want.Filers), len(want.Shards), len(want.Policies), len(want.Forgotten), len(want.Holds)}
+		header := CatalogHeader{version, sequence, written, len(want.Filers), len(want.Shards), len(want.Policies), len(want.Forgotten), len(want.Holds), len(want.Bad)}
 		if err != nil || h != header || !reflect.DeepEqual(got, want) {
 			t.Errorf("%v, %+v\ngot  %+v\nwant %+v", err, h, got, want)
 		}
@@ -126,7 +128,7 @@ func TestLinesAreTheSameForTheSameCatalog(t *testing.T) {
 		t.Fatal(err)
 	}
 	two, err := exampleCatalog().Lines()
-	if err != nil || !bytes.Equal(one, two) || bytes.Count(one, []byte("\n")) != 12 {
+	if err != nil || !bytes.Equal(one, two) || bytes.Count(one, []byte("\n")) != 14 {
 		t.Errorf("%v\n%s\n%s", err, one, two)
 	}
 }
@@ -178,6 +180,38 @@ func TestHoldsOfACatalog(t *testing.T) {
 		change(&bad)
 		if _, _, err := OpenCatalog(encodeCatalog(t, k, &Catalog{Holds: []CatalogHold{bad}}), sequence, k.trust()); !errors.Is(err, backup.ErrCorrupt) {
 			t.Errorf("change %d: error %v", n, err)
+		}
+	}
+}
+
+// What a catalog has becomes what the operators have set again.
+func TestSettingsComeBack(t *testing.T) {
+	filer := backup.Filer{
+		Name: "nas1", Site: "oslo", Labels: map[string]string{"a": "b"}, Compare: backup.CompareMtime, Retired: true,
+		Limits: backup.Limits{WalkTasks: 3, ReadBatches: 4, ReadBytesPerSecond: 5, Floor: 6}, Selection: backup.Selection{Exclude: []string{"*.tmp"}},
+	}
+	c := FilerOf(&filer)
+	if got, err := c.Filer(); err != nil || !reflect.DeepEqual(got, filer) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	shard := backup.Shard{Key: backup.NewShardKey(), Name: "home", Source: "posix:///srv", Snapshots: ".snapshot/*", Retired: true, Selection: filer.Selection}
+	s := ShardOf(&shard, "nas1")
+	if got, err := s.Shard(); err != nil || !reflect.DeepEqual(got, shard) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, within := range []backup.Period{{}, {Days: 2, Hours: 3}, {Hours: 5}, {Days: 40}, {Years: 1, Months: 2, Days: 3}} {
+		policy := backup.Policy{
+			Name: "nightly", Labels: filer.Labels, Paused: true, Schedule: "@daily", TimeZone: "Europe/Oslo", Jitter: 90*time.Second + 7*time.Microsecond, Windows: []string{"mon 1:00-2:00"},
+			RecoveryPoint: 36 * time.Hour, Floor: 20, Selection: filer.Selection,
+			Retention: backup.Retention{
+				Style: backup.StylePBS, Last: 1, Hourly: 2, Daily: 3, Weekly: 4, Monthly: 5, Yearly: backup.Unlimited, Within: within,
+				WithinHourly: backup.Period{Hours: 1}, WithinDaily: backup.Period{Days: 1}, WithinWeekly: backup.Period{Days: 7}, WithinMonthly: backup.Period{Months: 1}, WithinYearly: backup.Period{Years: 2},
+				Tags: [][]string{{"a", "b"}},
+			},
+		}
+		p := PolicyOf(&policy)
+		if got, err := p.Policy(); err != nil || !reflect.DeepEqual(got, policy) {
+			t.Errorf("%+v, %v\nwant %+v", got, err, policy)
 		}
 	}
 }
