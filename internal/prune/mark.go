@@ -61,12 +61,18 @@ func (p *pass) measure(ctx context.Context) error {
 	return nil
 }
 
-// count adds up how many chunks of each pack are marked, of the chunks that in selects.
-func (p *pass) count(ctx context.Context, needed map[backup.ShardID][]backup.SnapshotNumber, in func(*backup.ChunkID) bool, chunks int64) error {
-	marks := newFilter(chunks)
+// marks are the chunks that are marked. has is never false for a chunk that was added.
+type marks interface {
+	add(id *backup.ChunkID)
+	has(id *backup.ChunkID) bool
+}
+
+// count adds the chunks that needed versions refer to, and that in selects, to marks, and then adds
+// up how many chunks of each pack are marked.
+func (p *pass) count(ctx context.Context, needed map[backup.ShardID][]backup.SnapshotNumber, in func(*backup.ChunkID) bool, marked marks) error {
 	err := p.references(ctx, nil, needed, func(id *backup.ChunkID) error {
 		if in(id) {
-			marks.add(id)
+			marked.add(id)
 		}
 		return nil
 	})
@@ -74,11 +80,63 @@ func (p *pass) count(ctx context.Context, needed map[backup.ShardID][]backup.Sna
 		return err
 	}
 	for place, err := range p.Index.Places(ctx, nil) {
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if in(&place.Chunk) && marks.has(&place.Chunk) {
+		case !in(&place.Chunk):
+		case marked.has(&place.Chunk):
 			p.mark(place)
+		default:
+			p.free.add(place)
+		}
+	}
+	return nil
+}
+
+// countExactly is count for all chunks, if there is enough memory for a set of them.
+func (p *pass) countExactly(ctx context.Context, needed map[backup.ShardID][]backup.SnapshotNumber, chunks int64) error {
+	p.free = &freePlaces{limit: int(p.MemoryBytes / freeShare), known: true}
+	all := newSet(chunks)
+	err := p.count(ctx, needed, func(*backup.ChunkID) bool { return true }, all)
+	// Backups have added chunks since the pass has read the packs. The next pass makes a larger set.
+	p.incomplete = p.incomplete || all.full
+	return err
+}
+
+// freeShare is for how many bytes of memory freePlaces hold one place.
+const freeShare = 256
+
+// freePlaces are the places of the chunks that are not marked.
+type freePlaces struct {
+	places []index.PlaceOf
+	limit  int
+	known  bool // places has all of them
+}
+
+func (f *freePlaces) add(place index.PlaceOf) {
+	switch {
+	case f == nil || !f.known:
+	case len(f.places) < f.limit:
+		f.places = append(f.places, place)
+	default:
+		f.places, f.known = nil, false
+	}
+}
+
+// eachFreePlace calls do for each place in packs without marked chunks. Their snapshots had ended
+// when the pass read the packs. Since then these have got no further places, because the places of
+// a pack are registered together with it.
+func (p *pass) eachFreePlace(ctx context.Context, rows []int64, do func(index.PlaceOf)) error {
+	if p.free == nil || !p.free.known {
+		return p.eachPlace(ctx, rows, do)
+	}
+	of := make(map[int64]bool, len(rows))
+	for _, row := range rows {
+		of[row] = true
+	}
+	for _, place := range p.free.places {
+		if of[place.Pack] {
+			do(place)
 		}
 	}
 	return nil
@@ -158,6 +216,7 @@ func (p *pass) references(ctx context.Context, from map[backup.ShardID]backup.Sn
 		return err
 	}
 	lists := &listsFound{pass: p, filter: newFilter(p.lists)}
+	var chunks listing.Chunks
 	for _, shard := range slices.Sorted(maps.Keys(shards)) {
 		var of []backup.SnapshotNumber
 		if needed != nil {
@@ -167,7 +226,7 @@ func (p *pass) references(ctx context.Context, from map[backup.ShardID]backup.Sn
 			if err != nil {
 				return err
 			}
-			chunks, err := listing.ReadChunks(data)
+			chunks, err = listing.AppendChunks(listing.Chunks{Lists: chunks.Lists[:0], Other: chunks.Other[:0]}, data)
 			if err != nil {
 				return fmt.Errorf("cannot find the chunks of a page of shard %d: %w", shard, err)
 			}
