@@ -67,18 +67,25 @@ type marks interface {
 	has(id *backup.ChunkID) bool
 }
 
-// count adds the chunks that needed versions refer to, and that in selects, to marks, and then adds
-// up how many chunks of each pack are marked.
+// count adds up how many chunks of each pack needed versions refer to, of the chunks that in
+// selects.
 func (p *pass) count(ctx context.Context, needed map[backup.ShardID][]backup.SnapshotNumber, in func(*backup.ChunkID) bool, marked marks) error {
-	err := p.references(ctx, nil, needed, func(id *backup.ChunkID) error {
+	if err := p.addReferences(ctx, needed, in, marked); err != nil {
+		return err
+	}
+	return p.countPlaces(ctx, in, marked)
+}
+
+func (p *pass) addReferences(ctx context.Context, needed map[backup.ShardID][]backup.SnapshotNumber, in func(*backup.ChunkID) bool, marked marks) error {
+	return p.references(ctx, nil, needed, func(id *backup.ChunkID) error {
 		if in(id) {
 			marked.add(id)
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
+}
+
+func (p *pass) countPlaces(ctx context.Context, in func(*backup.ChunkID) bool, marked marks) error {
 	for place, err := range p.Index.Places(ctx, nil) {
 		switch {
 		case err != nil:
@@ -93,15 +100,19 @@ func (p *pass) count(ctx context.Context, needed map[backup.ShardID][]backup.Sna
 	return nil
 }
 
-// countExactly is count for all chunks, if there is enough memory for a set of them.
-func (p *pass) countExactly(ctx context.Context, needed map[backup.ShardID][]backup.SnapshotNumber, chunks int64) error {
-	p.free = &freePlaces{limit: int(p.MemoryBytes / freeShare), known: true}
+// countExactly is count for all chunks, with a set of them. It reports whether the set sufficed. If
+// it did not, nothing was counted.
+func (p *pass) countExactly(ctx context.Context, needed map[backup.ShardID][]backup.SnapshotNumber, chunks int64) (bool, error) {
 	all := newSet(chunks)
-	err := p.count(ctx, needed, func(*backup.ChunkID) bool { return true }, all)
-	// Backups have added chunks since the pass has read the packs. The next pass makes a larger set.
-	p.incomplete = p.incomplete || all.full
-	return err
+	err := p.addReferences(ctx, needed, everything, all)
+	if err != nil || all.full {
+		return false, err
+	}
+	p.free = &freePlaces{limit: int(p.MemoryBytes / freeShare), known: true}
+	return true, p.countPlaces(ctx, everything, all)
 }
+
+func everything(*backup.ChunkID) bool { return true }
 
 // freeShare is for how many bytes of memory freePlaces hold one place.
 const freeShare = 256

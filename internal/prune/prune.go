@@ -449,7 +449,9 @@ func (p *pass) markNeeded(ctx context.Context, needed map[backup.ShardID][]backu
 		total += p.packs[i].Chunks
 	}
 	if setBytes(total) <= p.MemoryBytes/2 {
-		return p.countExactly(ctx, needed, total)
+		if ok, err := p.countExactly(ctx, needed, total); ok || err != nil {
+			return err
+		}
 	}
 	parts := 1
 	for filterBytes(total/int64(parts)+total/int64(parts)/8) > p.MemoryBytes && parts < 256 {
