@@ -94,7 +94,11 @@ func (r *placeReader) send(ctx context.Context, batch []index.PlaceOf) error {
 // read reads the first places of the chunks in [from, to).
 func (r *placeReader) read(ctx context.Context, from, to []byte) error {
 	var joined sql.RawBytes
+	pace := worker{backend: r.backend}
 	for from != nil {
+		if err := pace.giveWayNow(ctx); err != nil {
+			return err
+		}
 		var next []byte // nil: there is none
 		err := r.each(ctx, afterPlaces, []any{from, to, placesAtOnce}, func(rows *sql.Rows) error { return rows.Scan(&next) })
 		if err != nil {

@@ -17,9 +17,13 @@ func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from ba
 	query := "SELECT first_snapshot, coalesce(last_snapshot, ?3), listing, " + ofBase + " FROM pages INDEXED BY pages_first WHERE shard = ?1 AND first_snapshot >= ?2" + condition +
 		" UNION ALL SELECT ?3, ?3, listing, " + ofInterruptedBase + " FROM interrupted_pages WHERE shard = ?1"
 	var listing, base sql.RawBytes
+	pace := worker{backend: b}
 	return b.each(ctx, query, append([]any{int64(shard), int64(from), int64(math.MaxInt64)}, gaps...), func(rows *sql.Rows) error {
 		var first, last backup.SnapshotNumber
 		if err := rows.Scan(&first, &last, &listing, &base); err != nil {
+			return err
+		}
+		if err := pace.giveWay(ctx); err != nil {
 			return err
 		}
 		if !needed.Has(first, last) {
