@@ -94,7 +94,7 @@ func (p *pass) countPlaces(ctx context.Context, in func(*backup.ChunkID) bool, m
 		case marked.has(&place.Chunk):
 			p.mark(place)
 		default:
-			p.free.add(place)
+			p.addFree(place)
 		}
 	}
 	return nil
@@ -115,23 +115,34 @@ func (p *pass) countExactly(ctx context.Context, needed map[backup.ShardID][]bac
 func everything(*backup.ChunkID) bool { return true }
 
 // freeShare is for how many bytes of memory freePlaces hold one place.
-const freeShare = 256
+const freeShare = 512
 
-// freePlaces are the places of the chunks that are not marked.
+// freePlaces are the places in packs without marked chunks.
 type freePlaces struct {
 	places []index.PlaceOf
 	limit  int
-	known  bool // places has all of them
+	known  bool // places has all of them, and perhaps some in packs that were marked later
 }
 
-func (f *freePlaces) add(place index.PlaceOf) {
-	switch {
-	case f == nil || !f.known:
-	case len(f.places) < f.limit:
-		f.places = append(f.places, place)
-	default:
-		f.places, f.known = nil, false
+// addFree adds the place of a chunk that is not marked.
+func (p *pass) addFree(place index.PlaceOf) {
+	f := p.free
+	if f == nil || !f.known || !p.isFree(place) {
+		return
 	}
+	if len(f.places) == f.limit {
+		f.places = slices.DeleteFunc(f.places, func(place index.PlaceOf) bool { return !p.isFree(place) })
+		if len(f.places) > f.limit/2 { // otherwise it would soon be full again
+			f.places, f.known = nil, false
+			return
+		}
+	}
+	f.places = append(f.places, place)
+}
+
+func (p *pass) isFree(place index.PlaceOf) bool {
+	i, ok := p.rows[place.Pack]
+	return ok && p.packs[i].marked == 0
 }
 
 // eachFreePlace calls do for each place in packs without marked chunks. Their snapshots had ended
