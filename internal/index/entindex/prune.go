@@ -141,8 +141,11 @@ const pageShare = 8
 const (
 	countEnded   = `SELECT count(*) FROM pages WHERE shard = $1 AND last_snapshot IS NOT NULL`
 	countEndedIn = `SELECT count(*) FROM pages WHERE shard = $1 AND last_snapshot > $2 AND last_snapshot < $3`
-	pageAtOnce   = 2_000 // versions that a transaction deletes page by page
 )
+
+// PageAtOnce is how many versions a transaction deletes page by page. Tests have few versions, and
+// so lower it.
+var PageAtOnce = 2_000
 
 // dropSome deletes some of the versions that no snapshot needs, and returns where the next
 // transaction continues.
@@ -159,7 +162,7 @@ func (tx *Tx) dropSome(ctx context.Context, of *ent.Shard, at dropCursor) (dropp
 	}
 	at.begun = true
 	if at.byPage {
-		dropped, at.page, err = pages.DropByPage(ctx, backup.ShardID(of.ID), numbers, at.page, pageAtOnce)
+		dropped, at.page, err = pages.DropByPage(ctx, backup.ShardID(of.ID), numbers, at.page, PageAtOnce)
 		at.end = at.page == nil
 		return dropped, at, err
 	}
@@ -179,7 +182,7 @@ func (tx *Tx) manyUnneeded(ctx context.Context, of *ent.Shard, numbers []backup.
 		}
 		unneeded, after = unneeded+n, number
 	}
-	if unneeded < 2*pageAtOnce {
+	if unneeded < 2*int64(PageAtOnce) {
 		return false, nil
 	}
 	ended, err := tx.count(ctx, countEnded, of.ID)
