@@ -157,7 +157,11 @@ type Chunks struct {
 
 // ReadChunks returns the chunks to which a listing refers, without decoding the rest of it. It
 // accepts untrusted data; errors wrap backup.ErrCorrupt.
-func ReadChunks(data []byte) (Chunks, error) {
+func ReadChunks(data []byte) (Chunks, error) { return AppendChunks(Chunks{}, data) }
+
+// AppendChunks is ReadChunks, and appends the chunks to those in c. After an error, it returns c as
+// it was.
+func AppendChunks(c Chunks, data []byte) (Chunks, error) {
 	r := reader{b: data}
 	if v := r.byte(); r.err == nil && v != version {
 		r.fail("unknown version %d", v)
@@ -166,13 +170,13 @@ func ReadChunks(data []byte) (Chunks, error) {
 	r.bytes(r.uvarint())
 	ids := r.chunkIDs()
 	if r.err != nil {
-		return Chunks{}, r.err
+		return c, r.err
 	}
-	return Chunks{splitIDs(ids.lists), splitIDs(ids.rest)}, nil
+	return Chunks{appendIDs(c.Lists, ids.lists), appendIDs(c.Other, ids.rest)}, nil
 }
 
-func splitIDs(b []byte) []backup.ChunkID {
-	ids := make([]backup.ChunkID, 0, uint64(len(b))/chunkIDBytes)
+func appendIDs(ids []backup.ChunkID, b []byte) []backup.ChunkID {
+	ids = slices.Grow(ids, len(b)/int(chunkIDBytes))
 	for id := range slices.Chunk(b, int(chunkIDBytes)) {
 		ids = append(ids, backup.ChunkID(id))
 	}

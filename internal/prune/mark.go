@@ -61,24 +61,104 @@ func (p *pass) measure(ctx context.Context) error {
 	return nil
 }
 
-// count adds up how many chunks of each pack are marked, of the chunks that in selects.
-func (p *pass) count(ctx context.Context, needed map[backup.ShardID][]backup.SnapshotNumber, in func(*backup.ChunkID) bool, chunks int64) error {
-	marks := newFilter(chunks)
-	err := p.references(ctx, nil, needed, func(id *backup.ChunkID) error {
+// marks are the chunks that are marked. has is never false for a chunk that was added.
+type marks interface {
+	add(id *backup.ChunkID)
+	has(id *backup.ChunkID) bool
+}
+
+// count adds up how many chunks of each pack needed versions refer to, of the chunks that in
+// selects.
+func (p *pass) count(ctx context.Context, needed map[backup.ShardID][]backup.SnapshotNumber, in func(*backup.ChunkID) bool, marked marks) error {
+	if err := p.addReferences(ctx, needed, in, marked); err != nil {
+		return err
+	}
+	return p.countPlaces(ctx, in, marked)
+}
+
+func (p *pass) addReferences(ctx context.Context, needed map[backup.ShardID][]backup.SnapshotNumber, in func(*backup.ChunkID) bool, marked marks) error {
+	return p.references(ctx, nil, needed, func(id *backup.ChunkID) error {
 		if in(id) {
-			marks.add(id)
+			marked.add(id)
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
+}
+
+func (p *pass) countPlaces(ctx context.Context, in func(*backup.ChunkID) bool, marked marks) error {
 	for place, err := range p.Index.Places(ctx, nil) {
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if in(&place.Chunk) && marks.has(&place.Chunk) {
+		case !in(&place.Chunk):
+		case marked.has(&place.Chunk):
 			p.mark(place)
+		default:
+			p.addFree(place)
+		}
+	}
+	return nil
+}
+
+// countExactly is count for all chunks, with a set of them. It reports whether the set sufficed. If
+// it did not, nothing was counted.
+func (p *pass) countExactly(ctx context.Context, needed map[backup.ShardID][]backup.SnapshotNumber, chunks int64) (bool, error) {
+	all := newSet(chunks)
+	err := p.addReferences(ctx, needed, everything, all)
+	if err != nil || all.full {
+		return false, err
+	}
+	p.free = &freePlaces{limit: int(p.MemoryBytes / freeShare), known: true}
+	return true, p.countPlaces(ctx, everything, all)
+}
+
+func everything(*backup.ChunkID) bool { return true }
+
+// freeShare is for how many bytes of memory freePlaces hold one place.
+const freeShare = 512
+
+// freePlaces are the places in packs without marked chunks.
+type freePlaces struct {
+	places []index.PlaceOf
+	limit  int
+	known  bool // places has all of them, and perhaps some in packs that were marked later
+}
+
+// addFree adds the place of a chunk that is not marked.
+func (p *pass) addFree(place index.PlaceOf) {
+	f := p.free
+	if f == nil || !f.known || !p.isFree(place) {
+		return
+	}
+	if len(f.places) == f.limit {
+		f.places = slices.DeleteFunc(f.places, func(place index.PlaceOf) bool { return !p.isFree(place) })
+		if len(f.places) > f.limit/2 { // otherwise it would soon be full again
+			f.places, f.known = nil, false
+			return
+		}
+	}
+	f.places = append(f.places, place)
+}
+
+func (p *pass) isFree(place index.PlaceOf) bool {
+	i, ok := p.rows[place.Pack]
+	return ok && p.packs[i].marked == 0
+}
+
+// eachFreePlace calls do for each place in packs without marked chunks. Their snapshots had ended
+// when the pass read the packs. Since then these have got no further places, because the places of
+// a pack are registered together with it.
+func (p *pass) eachFreePlace(ctx context.Context, rows []int64, do func(index.PlaceOf)) error {
+	if p.free == nil || !p.free.known {
+		return p.eachPlace(ctx, rows, do)
+	}
+	of := make(map[int64]bool, len(rows))
+	for _, row := range rows {
+		of[row] = true
+	}
+	for _, place := range p.free.places {
+		if of[place.Pack] {
+			do(place)
 		}
 	}
 	return nil
@@ -158,6 +238,7 @@ func (p *pass) references(ctx context.Context, from map[backup.ShardID]backup.Sn
 		return err
 	}
 	lists := &listsFound{pass: p, filter: newFilter(p.lists)}
+	var chunks listing.Chunks
 	for _, shard := range slices.Sorted(maps.Keys(shards)) {
 		var of []backup.SnapshotNumber
 		if needed != nil {
@@ -167,7 +248,7 @@ func (p *pass) references(ctx context.Context, from map[backup.ShardID]backup.Sn
 			if err != nil {
 				return err
 			}
-			chunks, err := listing.ReadChunks(data)
+			chunks, err = listing.AppendChunks(listing.Chunks{Lists: chunks.Lists[:0], Other: chunks.Other[:0]}, data)
 			if err != nil {
 				return fmt.Errorf("cannot find the chunks of a page of shard %d: %w", shard, err)
 			}

@@ -160,6 +160,7 @@ type pass struct {
 	packs  []packState
 	rows   map[int64]int // position in packs, by row
 	frames []uint64      // a bit for each frame of each pack: it has a marked chunk
+	free   *freePlaces   // nil: not known
 
 	announced  bool // BeforeDelete or BeforeRemove was called
 	refused    bool // the store does not let packs be copied
@@ -451,13 +452,18 @@ func (p *pass) markNeeded(ctx context.Context, needed map[backup.ShardID][]backu
 	for i := range p.packs {
 		total += p.packs[i].Chunks
 	}
+	if setBytes(total) <= p.MemoryBytes/2 {
+		if ok, err := p.countExactly(ctx, needed, total); ok || err != nil {
+			return err
+		}
+	}
 	parts := 1
 	for filterBytes(total/int64(parts)+total/int64(parts)/8) > p.MemoryBytes && parts < 256 {
 		parts *= 2
 	}
 	for part := range parts {
 		in := func(id *backup.ChunkID) bool { return int(id[0])*parts>>8 == part }
-		if err := p.count(ctx, needed, in, total/int64(parts)); err != nil {
+		if err := p.count(ctx, needed, in, newFilter(total/int64(parts))); err != nil {
 			return err
 		}
 	}
@@ -508,7 +514,7 @@ func (p *pass) neededSince(ctx context.Context, fence map[backup.ShardID]backup.
 		chunks += p.packs[p.rows[row]].Chunks
 	}
 	of := p.boundedFilter(chunks)
-	if err := p.eachPlace(ctx, condemned, func(place index.PlaceOf) { of.add(&place.Chunk) }); err != nil {
+	if err := p.eachFreePlace(ctx, condemned, func(place index.PlaceOf) { of.add(&place.Chunk) }); err != nil {
 		return nil, err
 	}
 	found := map[backup.ChunkID]bool{}
@@ -526,7 +532,7 @@ func (p *pass) neededSince(ctx context.Context, fence map[backup.ShardID]backup.
 	all := len(found) >= limit
 	p.incomplete = p.incomplete || all
 	needed := map[backup.PackID]bool{}
-	err = p.eachPlace(ctx, condemned, func(place index.PlaceOf) {
+	err = p.eachFreePlace(ctx, condemned, func(place index.PlaceOf) {
 		if all || found[place.Chunk] {
 			needed[p.packs[p.rows[place.Pack]].Object] = true
 		}

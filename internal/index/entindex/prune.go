@@ -84,29 +84,109 @@ func (x *Index) Needed(ctx context.Context, without []backup.SnapshotID) (map[ba
 
 // DropVersions implements index.Pruning. A version is needed by the snapshots in its range. So the
 // versions that began after one needed snapshot, and ended before the next, are not needed. They
-// are deleted in several transactions, so that a backup does not wait for long, those that ended
-// last first: a patch ends after the version that it is a patch of.
+// are deleted in several transactions, so that a backup does not wait for long.
 func (x *Index) DropVersions(ctx context.Context, shard backup.ShardID) (dropped int64, err error) {
-	for below := open; below > 0; {
-		var n int64
-		var next backup.SnapshotNumber
+	for at := (dropCursor{below: open}); !at.end; {
+		began := time.Now()
+		n, next := int64(0), at
 		err := x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
 			of, err := tx.lockShard(ctx, shard)
-			if err == nil && below == open {
+			if err == nil && !at.begun {
 				err = tx.closeRetired(ctx, of)
 			}
 			if err != nil {
 				return err
 			}
-			n, next, err = tx.dropVersions(ctx, of, below)
+			n, next, err = tx.dropSome(ctx, of, at)
 			return err
 		})
 		if err != nil {
 			return dropped, err
 		}
-		dropped, below = dropped+n, next
+		dropped, at = dropped+n, next
+		if err := x.Backend.GiveWay(ctx, time.Since(began)); err != nil {
+			return dropped, err
+		}
 	}
 	return dropped, nil
+}
+
+// A dropCursor is how far the versions of a shard were deleted.
+type dropCursor struct {
+	begun, end bool
+	byPage     bool                  // page by page, and otherwise those that ended last first
+	below      backup.SnapshotNumber // these ended before this snapshot
+	page       *PageCursor
+}
+
+// A PageCursor is a position in the order of path keys and pages.
+type PageCursor struct {
+	PathKey []byte
+	Page    backup.PageKey
+}
+
+// A PageDropper is a HotWriter that deletes many versions faster page by page than in the order of
+// their snapshots.
+type PageDropper interface {
+	// DropByPage deletes versions that no snapshot in needed has, from the page after the cursor
+	// on, except those of which another version is a patch. It stops at the end of a page, when it
+	// has deleted limit versions or read a multiple of that. next is nil after the last page.
+	DropByPage(ctx context.Context, shard backup.ShardID, needed Needed, after *PageCursor, limit int) (dropped int64, next *PageCursor, err error)
+}
+
+// pageShare is which share of the ended versions of a shard must be deleted, at least, for them to
+// be deleted page by page: that reads all of them.
+const pageShare = 8
+
+const (
+	countEnded   = `SELECT count(*) FROM pages WHERE shard = $1 AND last_snapshot IS NOT NULL`
+	countEndedIn = `SELECT count(*) FROM pages WHERE shard = $1 AND last_snapshot > $2 AND last_snapshot < $3`
+)
+
+// PageAtOnce is how many versions a transaction deletes page by page. Tests have few versions, and
+// so lower it.
+var PageAtOnce = 2_000
+
+// dropSome deletes some of the versions that no snapshot needs, and returns where the next
+// transaction continues.
+func (tx *Tx) dropSome(ctx context.Context, of *ent.Shard, at dropCursor) (dropped int64, next dropCursor, err error) {
+	numbers, err := tx.neededOf(ctx, of)
+	if err != nil {
+		return 0, at, err
+	}
+	pages, can := tx.Hot.(PageDropper)
+	if !at.begun && can {
+		if at.byPage, err = tx.manyUnneeded(ctx, of, numbers); err != nil {
+			return 0, at, err
+		}
+	}
+	at.begun = true
+	if at.byPage {
+		dropped, at.page, err = pages.DropByPage(ctx, backup.ShardID(of.ID), numbers, at.page, PageAtOnce)
+		at.end = at.page == nil
+		return dropped, at, err
+	}
+	dropped, at.below, err = tx.dropVersions(ctx, of, numbers, at.below)
+	at.end = at.below == 0
+	return dropped, at, err
+}
+
+// manyUnneeded reports whether the versions that ended between needed snapshots are many, and are a
+// large share of all that ended.
+func (tx *Tx) manyUnneeded(ctx context.Context, of *ent.Shard, numbers []backup.SnapshotNumber) (bool, error) {
+	unneeded, after := int64(0), backup.SnapshotNumber(0)
+	for _, number := range numbers {
+		n, err := tx.count(ctx, countEndedIn, of.ID, int64(after), int64(number))
+		if err != nil {
+			return false, err
+		}
+		unneeded, after = unneeded+n, number
+	}
+	if unneeded < 2*int64(PageAtOnce) {
+		return false, nil
+	}
+	ended, err := tx.count(ctx, countEnded, of.ID)
+	return unneeded >= ended/pageShare, err
 }
 
 // closeRetired ends all versions of a retired shard of which nothing can be read any more.
@@ -144,13 +224,11 @@ const dropFrom = `
 SELECT last_snapshot FROM pages WHERE shard = $1 AND last_snapshot > $2 AND last_snapshot < $3 AND first_snapshot > $2
 ORDER BY last_snapshot DESC LIMIT 1 OFFSET $4`
 
-// dropVersions deletes versions that no snapshot needs and that ended before snapshot below. It
-// returns their number, and the snapshot below which there may be more; 0: there are none.
-func (tx *Tx) dropVersions(ctx context.Context, of *ent.Shard, below backup.SnapshotNumber) (dropped int64, next backup.SnapshotNumber, err error) {
-	numbers, err := tx.neededOf(ctx, of)
-	if err != nil {
-		return 0, 0, err
-	}
+// dropVersions deletes versions that no snapshot needs and that ended before snapshot below, those
+// that ended last first: a patch ends after the version that it is a patch of. It returns their
+// number, and the snapshot below which there may be more; 0: there are none. numbers are those of
+// the needed snapshots.
+func (tx *Tx) dropVersions(ctx context.Context, of *ent.Shard, numbers []backup.SnapshotNumber, below backup.SnapshotNumber) (dropped int64, next backup.SnapshotNumber, err error) {
 	for i := len(numbers) - 1; i >= 0; i-- {
 		after, before := backup.SnapshotNumber(0), min(numbers[i], below)
 		if i > 0 {

@@ -254,13 +254,19 @@ func (x *Index) MarkStale(ctx context.Context, shard backup.ShardID) error {
 		return err
 	}
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		before := backup.SnapshotID{}
 		for i := range journals {
-			if journals[i].State != backup.Committed {
+			j := &journals[i]
+			if j.State != backup.Committed {
 				continue
 			}
-			if err := tx.exec(ctx, markStale, uuid.UUID(journals[i].ID)); err != nil {
-				return err
+			whole := j.Segment.Checkpoint && j.Segment.Parts > 0 || j.Base == backup.SnapshotID{}
+			if !whole && j.Base != before {
+				if err := tx.exec(ctx, markStale, uuid.UUID(j.ID)); err != nil {
+					return err
+				}
 			}
+			before = j.ID
 		}
 		return nil
 	})

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -27,6 +28,9 @@ UNION ALL SELECT $3, $3, listing, ` + ofInterruptedBase + ` FROM interrupted_pag
 		return do(entindex.Whole(raw[2], raw[3]))
 	}, append([]any{int64(shard), int64(from), int64(math.MaxInt64)}, gaps...)...)
 }
+
+// GiveWay implements entindex.Backend. Postgres has many writers.
+func (b *backend) GiveWay(ctx context.Context, _ time.Duration) error { return ctx.Err() }
 
 // eachRaw runs a query that may return most of a table, and calls do for each row.
 func (b *backend) eachRaw(ctx context.Context, query string, do func(raw [][]byte) error, args ...any) error {

@@ -152,6 +152,8 @@ type backend struct {
 	filtered  bool                   // the filter has been built
 	filter    atomic.Pointer[filter] // of chunks; nil: any chunk may exist
 
+	others others
+
 	turn       chan struct{} // holds an element while the writer is in use
 	writer     *sql.Conn
 	statements map[string]*sql.Stmt // prepared on writer

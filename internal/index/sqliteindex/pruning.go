@@ -7,10 +7,7 @@ import (
 	"encoding/json"
 	"math"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
@@ -20,9 +17,13 @@ func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from ba
 	query := "SELECT first_snapshot, coalesce(last_snapshot, ?3), listing, " + ofBase + " FROM pages INDEXED BY pages_first WHERE shard = ?1 AND first_snapshot >= ?2" + condition +
 		" UNION ALL SELECT ?3, ?3, listing, " + ofInterruptedBase + " FROM interrupted_pages WHERE shard = ?1"
 	var listing, base sql.RawBytes
+	pace := worker{backend: b}
 	return b.each(ctx, query, append([]any{int64(shard), int64(from), int64(math.MaxInt64)}, gaps...), func(rows *sql.Rows) error {
 		var first, last backup.SnapshotNumber
 		if err := rows.Scan(&first, &last, &listing, &base); err != nil {
+			return err
+		}
+		if err := pace.giveWay(ctx); err != nil {
 			return err
 		}
 		if !needed.Has(first, last) {
@@ -61,84 +62,6 @@ func (b *backend) EachList(ctx context.Context, do func(backup.ChunkList) error)
 	})
 }
 
-// placeReaders is how many connections read the places of chunks at the same time: a row takes more
-// time in the driver than in SQLite.
-const placeReaders = 2
-
-// EachPlace implements entindex.HotReader.
-func (b *backend) EachPlace(ctx context.Context, packs []int64, do func(index.PlaceOf) error) error {
-	condition, args := "id >= ?1 AND id < ?2", []any(nil)
-	if packs != nil {
-		list, err := json.Marshal(packs)
-		if err != nil {
-			return err
-		}
-		condition, args = condition+" AND pack IN (SELECT value FROM json_each(?3))", []any{string(list)}
-	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	readers, reading := errgroup.WithContext(ctx)
-	batches := make(chan []index.PlaceOf)
-	for n := range placeReaders {
-		from, to := idRange(n*256/placeReaders, (n+1)*256/placeReaders)
-		readers.Go(func() error {
-			for _, table := range []string{"chunks", "chunk_copies"} {
-				query := "SELECT id, pack, frame FROM " + table + " WHERE " + condition
-				if err := b.readPlaces(reading, query, append([]any{from, to}, args...), batches); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	var err error
-	go func() {
-		err = readers.Wait()
-		close(batches)
-	}()
-	for batch := range batches {
-		for _, place := range batch {
-			if err := do(place); err != nil {
-				return err
-			}
-		}
-	}
-	return err
-}
-
-// readPlaces sends the rows of a query for places in batches.
-func (b *backend) readPlaces(ctx context.Context, query string, args []any, batches chan<- []index.PlaceOf) error {
-	var batch []index.PlaceOf
-	send := func() error {
-		select {
-		case batches <- batch:
-			batch = nil
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	var id sql.RawBytes
-	err := b.each(ctx, query, args, func(rows *sql.Rows) error {
-		var place index.PlaceOf
-		if err := rows.Scan(&id, &place.Pack, &place.Frame); err != nil {
-			return err
-		}
-		place.Chunk = backup.ChunkID(id)
-		if batch == nil {
-			batch = make([]index.PlaceOf, 0, 1000)
-		}
-		if batch = append(batch, place); len(batch) == cap(batch) {
-			return send()
-		}
-		return nil
-	})
-	if err != nil || batch == nil {
-		return err
-	}
-	return send()
-}
-
 // idRange returns the range of the ids whose first byte is at least from and less than to. first is
 // in the range, and end is not.
 func idRange(from, to int) (first, end []byte) {
@@ -149,12 +72,13 @@ func idRange(from, to int) (first, end []byte) {
 }
 
 // These statements drop the places in packs of the chunks in [?2, ?3). A chunk of which there is a
-// copy in another pack keeps that place.
+// copy in another pack keeps that place. Only the last one reads all chunks of the range: the others
+// read the copies, or the lists, of which there are fewer.
 const (
 	inPacks      = "pack IN (SELECT value FROM json_each(?1))"
-	promoteCopy  = "UPDATE chunks SET (pack, frame, frame_offset, length) = (SELECT pack, frame, frame_offset, length FROM chunk_copies k WHERE k.id = chunks.id AND NOT k." + inPacks + " ORDER BY pack LIMIT 1) WHERE id >= ?2 AND id < ?3 AND " + inPacks + " AND EXISTS (SELECT 1 FROM chunk_copies k WHERE k.id = chunks.id AND NOT k." + inPacks + ")"
+	promoteCopy  = "UPDATE chunks SET (pack, frame, frame_offset, length) = (SELECT pack, frame, frame_offset, length FROM chunk_copies k WHERE k.id = chunks.id AND NOT k." + inPacks + " ORDER BY pack LIMIT 1) WHERE id IN (SELECT k.id FROM chunk_copies k WHERE k.id >= ?2 AND k.id < ?3 AND NOT k." + inPacks + ") AND " + inPacks
 	dropPromoted = "DELETE FROM chunk_copies WHERE id >= ?2 AND id < ?3 AND (" + inPacks + " OR pack = (SELECT c.pack FROM chunks c WHERE c.id = chunk_copies.id))"
-	dropLists    = "DELETE FROM chunk_lists WHERE list >= ?2 AND list < ?3 AND list IN (SELECT id FROM chunks WHERE id >= ?2 AND id < ?3 AND " + inPacks + ")"
+	dropLists    = "DELETE FROM chunk_lists WHERE list >= ?2 AND list < ?3 AND EXISTS (SELECT 1 FROM chunks c WHERE c.id = chunk_lists.list AND c." + inPacks + ")"
 	dropChunks   = "DELETE FROM chunks WHERE id >= ?2 AND id < ?3 AND " + inPacks
 )
 

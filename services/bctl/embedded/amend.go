@@ -18,10 +18,11 @@ import (
 const minRebased = 8
 
 // rebase writes the journal of a shard again if its chains of segments need more forgotten
-// snapshots than kept ones. Afterwards each kept snapshot is based on the kept one before it, the
-// first is a checkpoint, and the forgotten ones are removed. So the size of a shard's journal is in
-// proportion to the number of kept snapshots. Snapshots do not change, so backups and restores
-// continue. It returns the number of forgotten snapshots that were removed.
+// snapshots than kept ones. Afterwards each kept snapshot is based on the kept one before it, or is
+// a checkpoint, and the forgotten ones are removed. A segment that is based on the kept one before
+// it stays as it is. So the size of a shard's journal is in proportion to the number of kept
+// snapshots. Snapshots do not change, so backups and restores continue. It returns the number of
+// forgotten snapshots that were removed.
 func rebase(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, o prune.Options, copied func(context.Context) error) (removed int, err error) {
 	forgotten, err := idx.Forgotten(ctx)
 	if err != nil {
@@ -78,9 +79,9 @@ type amending struct {
 	amended int
 }
 
-// run amends the stale records, from the first on: each segment has what its snapshot changed since
-// the kept one before it, and the first is a checkpoint. So nothing of a forgotten snapshot is
-// needed. Then it deletes the records and segments that were replaced.
+// run amends the stale records, from the first on: each of their segments has what its snapshot
+// changed since the kept one before it, and the first is a checkpoint. So nothing of a forgotten
+// snapshot is needed. Then it deletes the records and segments that were replaced.
 func (a *amending) run(ctx context.Context) error {
 	journals, err := a.index.Journals(ctx, a.shard)
 	if err != nil {

@@ -1,0 +1,102 @@
+package sqliteindex
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+const (
+	// giveWayFactor is for how many times the duration of its work a caller of GiveWay waits.
+	giveWayFactor = 15
+	maxGiveWay    = 2 * time.Second
+	// othersWrite is for how long another process is expected to write again after it has written.
+	othersWrite = 2 * time.Second
+	checkOthers = 20 * time.Millisecond
+	// giveWayAfter is after how much reading a reader of whole tables calls GiveWay.
+	giveWayAfter = 10 * time.Millisecond
+)
+
+// others knows whether other processes write to the database: a backup.
+type others struct {
+	mutex   sync.Mutex
+	version int64     // as of the writer's connection; it changes when another connection commits
+	checked time.Time // zero: version is not known
+	wrote   time.Time // when version was seen to have changed
+}
+
+// GiveWay implements entindex.Backend. SQLite has one writer, and who waits for it is not in a
+// queue: a process that writes again at once would keep all others out. A backup also needs the
+// processors, so readers of whole tables give way, too.
+func (b *backend) GiveWay(ctx context.Context, worked time.Duration) error {
+	busy, err := b.othersWrite(ctx)
+	if err != nil || !busy {
+		return err
+	}
+	timer := time.NewTimer(min(giveWayFactor*worked, maxGiveWay))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (b *backend) othersWrite(ctx context.Context) (bool, error) {
+	if b.writer == nil { // a reader gives way to nobody
+		return false, nil
+	}
+	o := &b.others
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	now := time.Now()
+	if now.Sub(o.checked) >= checkOthers {
+		version, err := b.dataVersion(ctx)
+		if err != nil {
+			return false, b.Wrap(err)
+		}
+		if !o.checked.IsZero() && version != o.version {
+			o.wrote = now
+		}
+		o.version, o.checked = version, now
+	}
+	return !o.wrote.IsZero() && now.Sub(o.wrote) < othersWrite, nil
+}
+
+func (b *backend) dataVersion(ctx context.Context) (version int64, err error) {
+	if err := b.take(ctx); err != nil {
+		return 0, err
+	}
+	defer b.give()
+	err = b.writer.QueryRowContext(ctx, "PRAGMA data_version").Scan(&version)
+	return version, err
+}
+
+// A worker calls GiveWay now and then.
+type worker struct {
+	*backend
+	since time.Time
+	calls int
+}
+
+// giveWay is called for each row.
+func (w *worker) giveWay(ctx context.Context) error {
+	if w.calls++; w.calls%64 != 0 {
+		return nil
+	}
+	return w.giveWayNow(ctx)
+}
+
+func (w *worker) giveWayNow(ctx context.Context) error {
+	if w.since.IsZero() {
+		w.since = time.Now()
+	}
+	worked := time.Since(w.since)
+	if worked < giveWayAfter {
+		return nil
+	}
+	err := w.GiveWay(ctx, worked)
+	w.since = time.Now()
+	return err
+}

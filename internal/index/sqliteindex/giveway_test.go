@@ -1,0 +1,73 @@
+package sqliteindex
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/index/entindex"
+)
+
+// Whoever gives way waits if, and only if, another process writes.
+func TestGiveWay(t *testing.T) {
+	ctx, path := t.Context(), filepath.Join(t.TempDir(), "index.db")
+	open := func() *Index {
+		x, err := Open(ctx, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = x.Close() })
+		return x
+	}
+	x, other := open(), open()
+	if _, _, err := x.Migrate(ctx); err != nil {
+		t.Fatal(err)
+	}
+	write := func(x *Index) {
+		t.Helper()
+		err := x.backend.Update(ctx, entindex.Relaxed, func(ctx context.Context, tx *entindex.Tx) error {
+			_, err := tx.Hot.(hotWriter).exec(ctx, "INSERT INTO lost_snapshots VALUES (hex(randomblob(16)))")
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const worked = 20 * time.Millisecond
+	waits := func() bool {
+		t.Helper()
+		time.Sleep(checkOthers) // the last check is old
+		began := time.Now()
+		if err := x.backend.GiveWay(ctx, worked); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(began) >= giveWayFactor*worked
+	}
+	if waits() {
+		t.Error("nobody has written, and it waits")
+	}
+	write(x)
+	if waits() {
+		t.Error("it has written itself, and waits")
+	}
+	write(other)
+	if !waits() {
+		t.Error("another process writes, and it does not wait")
+	}
+	if !waits() {
+		t.Error("another process has just written, and it does not wait")
+	}
+	x.backend.others.wrote = time.Now().Add(-othersWrite)
+	if waits() {
+		t.Error("another process has not written for long, and it waits")
+	}
+	write(other)
+	time.Sleep(checkOthers)
+	ended, end := context.WithCancel(ctx)
+	time.AfterFunc(checkOthers, end)
+	if err := x.backend.GiveWay(ended, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Errorf("its context is done: %v", err)
+	}
+}
