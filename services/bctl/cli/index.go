@@ -11,6 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/rewrap"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/bctl/open"
@@ -93,7 +94,7 @@ func (c *indexRebuild) trust(ctx context.Context, s store.Store) (t journal.Trus
 	if err := c.checkKeys(object.ID); err != nil {
 		return t, err
 	}
-	identity, err := repo.FindIdentity(c.app.cfg.Identity, object.ID)
+	identity, err := repo.FindIdentity(c.app.cfg.Identity, object.ID, c.app.ask(ctx))
 	if err != nil {
 		return t, err
 	}
@@ -115,7 +116,11 @@ func (c *indexRebuild) trust(ctx context.Context, s store.Store) (t journal.Trus
 		return t, fmt.Errorf("no file on this machine names the signer of repository %v. The store names %v: if you know from another source that this is right, pass it with --signer: %w",
 			object.ID, object.Signer(), backup.ErrWrongKey)
 	}
-	return journal.Trust{Repository: object.ID, Signer: signer, Opener: identity.Opener}, object.CheckSigner(signer, from)
+	if err := object.CheckSigner(signer, from); err != nil {
+		return t, err
+	}
+	opener := rewrap.Opener(ctx, s, &object, identity.Opener)
+	return journal.Trust{Repository: object.ID, Signer: signer, Opener: opener}, object.LoadRecipients(ctx, s)
 }
 
 // checkKeys returns an error if a key file on this machine belongs to another repository: the
