@@ -64,6 +64,7 @@ func Decode(text string) (contents []string, err error) {
 	}
 	var b block
 	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
 		if content, ok := scanned(line); ok {
 			contents = append(contents, content)
 			continue

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/keytext"
@@ -28,8 +29,11 @@ type Object struct {
 	SealedWorkerKey    []byte
 	SealedCommitterKey []byte
 
-	first   *Recipients // those of the object itself, after inForce has replaced its Recipients
+	first   []string    // the object's own Recipients; nil: they are in Recipients
 	inForce *Recipients // nil: those of the object itself
+	// former yields earlier statements, newest first, and last that of the object; nil: there is
+	// none.
+	former iter.Seq2[Recipients, error]
 }
 
 // Signer returns the signer that the object names. It must not be trusted unless another source
@@ -115,7 +119,7 @@ func (o *Object) CheckSigner(known seal.Signer, from string) error {
 }
 
 // WorkerKey opens the worker key. It fails with backup.ErrWrongKey if the identity is not one of
-// the recipients, and was not one of the first ones either.
+// the recipients in force, and never was one.
 func (o *Object) WorkerKey(opener *seal.Opener) (seal.WorkerKey, error) {
 	text, err := o.openSealed(opener, func(r *Recipients) []byte { return r.SealedWorkerKey })
 	if err != nil {
@@ -147,15 +151,21 @@ func (o *Object) CommitterKey(opener *seal.Opener) (seal.CommitterKey, error) {
 	return key, nil
 }
 
-// openSealed opens a blob of the recipients in force, or that of the first ones: a removed identity
+// openSealed opens a blob of the recipients in force, or that of former ones: a removed identity
 // still opens what was sealed to it.
 func (o *Object) openSealed(opener *seal.Opener, blob func(*Recipients) []byte) ([]byte, error) {
 	r := o.InForce()
 	text, err := opener.OpenBlob(blob(&r))
-	if errors.Is(err, backup.ErrWrongKey) && o.first != nil {
-		if older, olderErr := opener.OpenBlob(blob(o.first)); olderErr == nil {
-			return older, nil
+	if !errors.Is(err, backup.ErrWrongKey) || o.former == nil {
+		return text, err
+	}
+	for older, failed := range o.former {
+		if failed != nil {
+			return nil, failed
+		}
+		if text, wrong := opener.OpenBlob(blob(&older)); wrong == nil {
+			return text, nil
 		}
 	}
-	return text, err
+	return nil, err
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -142,7 +143,11 @@ func parseRecipientLine(line string) (to Recipient, err error) {
 // initial returns the statement of the repository object.
 func (o *Object) initial() Recipients {
 	r := Recipients{Made: o.Created, SealedWorkerKey: o.SealedWorkerKey, SealedCommitterKey: o.SealedCommitterKey}
-	for _, key := range o.Recipients {
+	keys := o.first
+	if keys == nil {
+		keys = o.Recipients
+	}
+	for _, key := range keys {
 		r.List = append(r.List, Recipient{Key: key, Since: o.Created})
 	}
 	return r
@@ -171,31 +176,58 @@ func (o *Object) LoadRecipients(ctx context.Context, s store.Store) error {
 		}
 	}
 	slices.Sort(sequences)
-	for _, sequence := range slices.Backward(sequences) {
-		data, err := s.Get(ctx, store.RecipientsName(sequence), maxObjectBytes)
-		if errors.Is(err, backup.ErrInvalid) { // larger than any statement
+	for i, sequence := range slices.Backward(sequences) {
+		r, err := o.readRecipients(ctx, s, sequence)
+		if errors.Is(err, backup.ErrCorrupt) {
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("read the recipients in force: %w", err)
 		}
-		r, err := parseRecipients(data, o.ID, sequence, o.Signer())
-		if errors.Is(err, keytext.ErrVersion) {
-			return fmt.Errorf("%s: %w", store.RecipientsName(sequence), err)
-		}
-		if err == nil {
-			o.take(r)
-			return nil
-		}
+		o.take(r)
+		o.former = o.earlier(ctx, s, sequences[:i])
+		return nil
 	}
 	return nil
 }
 
+// readRecipients reads a statement. A statement that the signer has not signed is
+// backup.ErrCorrupt.
+func (o *Object) readRecipients(ctx context.Context, s store.Store, sequence int64) (Recipients, error) {
+	data, err := s.Get(ctx, store.RecipientsName(sequence), maxObjectBytes)
+	if errors.Is(err, backup.ErrInvalid) {
+		return Recipients{}, fmt.Errorf("larger than any statement: %w", backup.ErrCorrupt)
+	}
+	if err != nil {
+		return Recipients{}, err
+	}
+	r, err := parseRecipients(data, o.ID, sequence, o.Signer())
+	if err != nil {
+		err = fmt.Errorf("%s: %w", store.RecipientsName(sequence), err)
+	}
+	return r, err
+}
+
+// earlier yields the statements with these sequences, last one first, and then that of the object.
+func (o *Object) earlier(ctx context.Context, s store.Store, sequences []int64) iter.Seq2[Recipients, error] {
+	return func(yield func(Recipients, error) bool) {
+		for _, sequence := range slices.Backward(sequences) {
+			r, err := o.readRecipients(ctx, s, sequence)
+			if errors.Is(err, backup.ErrCorrupt) {
+				continue
+			}
+			if !yield(r, err) || err != nil {
+				return
+			}
+		}
+		yield(o.initial(), nil)
+	}
+}
+
 // take makes r the statement in force.
 func (o *Object) take(r Recipients) {
-	if o.inForce == nil {
-		first := o.initial()
-		o.first = &first
+	if o.first == nil {
+		o.first = o.Recipients
 	}
 	o.inForce = &r
 	o.Recipients = r.Keys()
@@ -253,10 +285,9 @@ const maxForged = 100
 
 // isForged reports whether the name of a statement is taken by an object that is none.
 func (o *Object) isForged(ctx context.Context, s store.Store, sequence int64) (bool, error) {
-	data, err := s.Get(ctx, store.RecipientsName(sequence), maxObjectBytes)
-	if err != nil && !errors.Is(err, backup.ErrInvalid) {
-		return false, err
+	_, err := o.readRecipients(ctx, s, sequence)
+	if errors.Is(err, backup.ErrCorrupt) {
+		return true, nil
 	}
-	_, err = parseRecipients(data, o.ID, sequence, o.Signer())
-	return errors.Is(err, backup.ErrCorrupt), nil
+	return false, err
 }

@@ -62,7 +62,7 @@ func (o *Opener) UnwrapPack(id KeyID, wrapped []byte) (*DataKey, error) {
 	raw, other := o.rewrapped(id)
 	switch {
 	case errors.Is(other, backup.ErrNotFound):
-		return nil, err
+		return nil, fmt.Errorf("the identity was no recipient when this pack was written, and no bctl key rotate has wrapped its key again since: %w", backup.ErrWrongKey)
 	case other != nil:
 		return nil, fmt.Errorf("find a key that was wrapped again: %w", other)
 	}

@@ -193,7 +193,7 @@ func (c *keyVerify) run(ctx context.Context, given []string) error {
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%s of %s does not open everything: %w", counted(failed, "identity file"), counted(len(files), "identity file"), backup.ErrWrongKey)
+		return fmt.Errorf("%d of %s cannot restore everything: %w", failed, counted(len(files), "identity file"), backup.ErrWrongKey)
 	}
 	return nil
 }
