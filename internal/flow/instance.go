@@ -62,6 +62,9 @@ type Instance struct {
 	HandedBack    int
 	HandedBackWhy string
 
+	// OtherRecipients means that it seals to other recipients than those in force.
+	OtherRecipients bool
+
 	ClockKnown bool
 	ClockAhead time.Duration // relative to the clock of the database
 
@@ -142,6 +145,7 @@ func serviceToWire(i *Instance) *bctlv1.Service {
 		ClockKnown: i.ClockKnown, ClockAheadSeconds: i.ClockAhead.Seconds(),
 		HandedBack: int64(i.HandedBack), HandedBackWhy: cut(text(i.HandedBackWhy), maxWhyBytes),
 		Schedules: i.Schedules, MaxRunning: int64(i.MaxRunning), MaxRunningPerFiler: int64(i.MaxRunningPerFiler),
+		OtherRecipients: i.OtherRecipients,
 	}
 	if !i.Started.IsZero() {
 		m.StartedSeconds = i.Started.Unix()
@@ -195,6 +199,7 @@ func serviceFromWire(m *bctlv1.Service) (Instance, error) {
 		ClockKnown: m.GetClockKnown(), ClockAhead: duration(m.GetClockAheadSeconds()),
 		HandedBack: int(m.GetHandedBack()), HandedBackWhy: m.GetHandedBackWhy(),
 		Schedules: m.GetSchedules(), MaxRunning: int(m.GetMaxRunning()), MaxRunningPerFiler: int(m.GetMaxRunningPerFiler()),
+		OtherRecipients: m.GetOtherRecipients(),
 	}
 	switch started := m.GetStartedSeconds(); {
 	case started < 0 || started > maxClockSeconds:

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/seal"
@@ -30,6 +31,8 @@ type Identity struct {
 	Path   string
 	// Signer is the signer that the file names for the repository; zero if it names none.
 	Signer seal.Signer
+	// Recipients are those of its identities; nil: the file does not name those of its plugins.
+	Recipients []string
 }
 
 // Check returns an error that wraps backup.ErrWrongKey if the file and the object name different
@@ -47,6 +50,9 @@ type Asker struct {
 	Passphrase func(path string) (string, error)
 	// Plugin is how plugins ask; nil: they cannot.
 	Plugin *seal.UI
+	// Opened has the texts of the protected files that were opened, by the content of the file: the
+	// work of a passphrase takes a second. nil: each file is opened again.
+	Opened *sync.Map
 }
 
 // FindIdentity reads the named identity file, or the one at the default path. If there is none, the
@@ -73,6 +79,7 @@ func FindIdentity(named string, id backup.RepositoryID, ask Asker) (*Identity, e
 	if i.Signer, _, err = seal.SignerOf(data, id); err != nil {
 		return nil, unusable(fmt.Errorf("%s: %w", path, err))
 	}
+	i.Recipients, _ = seal.RecipientsOf(data)
 	return i, nil
 }
 
@@ -92,6 +99,11 @@ func ReadIdentityFile(path string, ask Asker) ([]byte, error) {
 	if ask.Passphrase == nil {
 		return nil, &keyError{fmt.Sprintf("a passphrase protects identity file %s, and there is nobody to ask for it: set identity_passphrase_file (BCTL_IDENTITY_PASSPHRASE_FILE)", path)}
 	}
+	if ask.Opened != nil {
+		if text, ok := ask.Opened.Load(string(data)); ok {
+			return text.([]byte), nil
+		}
+	}
 	passphrase, err := ask.Passphrase(path)
 	if err != nil {
 		return nil, err
@@ -99,6 +111,9 @@ func ReadIdentityFile(path string, ask Asker) ([]byte, error) {
 	text, err := seal.Unprotect(data, passphrase)
 	if err != nil {
 		return nil, unusable(fmt.Errorf("%s: %w", path, err))
+	}
+	if ask.Opened != nil {
+		ask.Opened.Store(string(data), text)
 	}
 	return text, nil
 }

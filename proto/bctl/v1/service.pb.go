@@ -56,8 +56,10 @@ type Service struct {
 	Reading       []*Reading `protobuf:"bytes,22,rep,name=reading,proto3" json:"reading,omitempty"`                                    // not in a Roster
 	HandedBack    int64      `protobuf:"varint,23,opt,name=handed_back,json=handedBack,proto3" json:"handed_back,omitempty"`           // how often a worker has handed work back lately because an attempt failed
 	HandedBackWhy string     `protobuf:"bytes,24,opt,name=handed_back_why,json=handedBackWhy,proto3" json:"handed_back_why,omitempty"` // the last error
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// A reader or a committer: it seals to other recipients than those that are in force by the index.
+	OtherRecipients bool `protobuf:"varint,28,opt,name=other_recipients,json=otherRecipients,proto3" json:"other_recipients,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -277,6 +279,13 @@ func (x *Service) GetHandedBackWhy() string {
 		return x.HandedBackWhy
 	}
 	return ""
+}
+
+func (x *Service) GetOtherRecipients() bool {
+	if x != nil {
+		return x.OtherRecipients
+	}
+	return false
 }
 
 // Reading is how far a worker is with its work in progress of one snapshot, and how much it has done
@@ -502,7 +511,7 @@ var File_bctl_v1_service_proto protoreflect.FileDescriptor
 
 const file_bctl_v1_service_proto_rawDesc = "" +
 	"\n" +
-	"\x15bctl/v1/service.proto\x12\abctl.v1\"\xc9\x06\n" +
+	"\x15bctl/v1/service.proto\x12\abctl.v1\"\xf4\x06\n" +
 	"\aService\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -534,7 +543,8 @@ const file_bctl_v1_service_proto_rawDesc = "" +
 	"\areading\x18\x16 \x03(\v2\x10.bctl.v1.ReadingR\areading\x12\x1f\n" +
 	"\vhanded_back\x18\x17 \x01(\x03R\n" +
 	"handedBack\x12&\n" +
-	"\x0fhanded_back_why\x18\x18 \x01(\tR\rhandedBackWhy\"\xb0\x02\n" +
+	"\x0fhanded_back_why\x18\x18 \x01(\tR\rhandedBackWhy\x12)\n" +
+	"\x10other_recipients\x18\x1c \x01(\bR\x0fotherRecipients\"\xb0\x02\n" +
 	"\aReading\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
 	"snapshotId\x12!\n" +

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -25,13 +26,16 @@ func (a *app) askFiles() repo.Asker {
 	if a.cfg == nil || a.cfg.Passphrase == "" {
 		return repo.Asker{}
 	}
-	return repo.Asker{Passphrase: func(string) (string, error) { return readPassphrase(a.cfg.Passphrase) }}
+	return repo.Asker{
+		Passphrase: func(string) (string, error) { return readPassphrase(a.cfg.Passphrase) }, Opened: &a.asked.opened,
+	}
 }
 
 // ask returns an Asker that asks at the terminal for what the settings do not name. It asks for the
 // passphrase of a file once.
 func (a *app) ask(ctx context.Context) repo.Asker {
 	asker := a.askFiles()
+	asker.Opened = &a.asked.opened
 	asker.Plugin = seal.TerminalUI(func(format string, v ...any) { a.term.println(fmt.Sprintf(format, v...)) })
 	if asker.Passphrase == nil {
 		asker.Passphrase = func(path string) (string, error) {
@@ -50,10 +54,11 @@ func (a *app) ask(ctx context.Context) repo.Asker {
 	return asker
 }
 
-// answers are the passphrases that a person has given.
+// answers are the passphrases that a person has given, and the files that they have opened.
 type answers struct {
 	sync.Mutex
 	passphrases map[string]string
+	opened      sync.Map
 }
 
 // readPassphrase returns the first line of a file.
@@ -72,7 +77,7 @@ func readPassphrase(path string) (string, error) {
 
 // askSecret asks the person at the terminal, and does not show the answer.
 func (a *app) askSecret(ctx context.Context, question string) (string, error) {
-	in, done, err := terminalInput()
+	in, prompts, done, err := a.terminalInput()
 	if err != nil {
 		return "", fmt.Errorf("%sthere is no terminal to ask at: set identity_passphrase_file (BCTL_IDENTITY_PASSPHRASE_FILE): %w", question, backup.ErrWrongKey)
 	}
@@ -83,8 +88,8 @@ func (a *app) askSecret(ctx context.Context, question string) (string, error) {
 		return "", fmt.Errorf("terminal: %w", err)
 	}
 	a.term.clear()
-	fmt.Fprint(a.term, question)
-	defer fmt.Fprintln(a.term)
+	fmt.Fprint(prompts, question)
+	defer fmt.Fprintln(prompts)
 	type answer struct {
 		text []byte
 		err  error
@@ -105,16 +110,17 @@ func (a *app) askSecret(ctx context.Context, question string) (string, error) {
 	}
 }
 
-// terminalInput returns the standard input if it is a terminal, or else the controlling terminal.
-func terminalInput() (in *os.File, done func(), err error) {
-	if tty.Is(os.Stdin) {
-		return os.Stdin, func() {}, nil
-	}
+// terminalInput returns where to read a person's answer from, and where to write the question: the
+// controlling terminal, or else the standard input if it is a terminal, and stderr.
+func (a *app) terminalInput() (in *os.File, prompts io.Writer, done func(), err error) {
 	in, err = os.OpenFile("/dev/tty", os.O_RDWR, 0)
-	if err != nil {
-		return nil, nil, err
+	if err == nil {
+		return in, in, func() { _ = in.Close() }, nil
 	}
-	return in, func() { _ = in.Close() }, nil
+	if tty.Is(os.Stdin) {
+		return os.Stdin, a.term, func() {}, nil
+	}
+	return nil, nil, nil, err
 }
 
 // newPassphrase asks twice for a passphrase that is to protect a file, or takes it from a setting.

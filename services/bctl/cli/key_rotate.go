@@ -235,11 +235,7 @@ func (c *keyVerify) verify(ctx context.Context, r *repository, file string) (v v
 		return v, nil
 	}
 	v.Signer = identity.Signer != (seal.Signer{})
-	if text, err := repo.ReadIdentityFile(file, c.app.ask(ctx)); err == nil {
-		if of, err := seal.RecipientsOf(text); err == nil {
-			v.Recipients = of
-		}
-	}
+	v.Recipients = append(v.Recipients, identity.Recipients...)
 	v.InForce = slices.ContainsFunc(v.Recipients, func(key string) bool { return slices.Contains(r.object.Recipients, key) })
 	worker, err := r.object.WorkerKey(identity.Opener)
 	v.Worker = err == nil
