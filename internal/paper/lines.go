@@ -53,7 +53,7 @@ func checkOf(n, count int, chars string) string {
 }
 
 // numbered matches a typed line: its number, the count of lines, and the rest.
-var numbered = regexp.MustCompile(`^\s*(\d{1,2})\s*/\s*(\d{1,2})[:.\s]+(.*)$`)
+var numbered = regexp.MustCompile(`^\s*(\d{1,2})\s*/\s*(\d{1,2})[:.]?\s+(.*)$`)
 
 // Decode returns the contents in a text that was typed or scanned: each is a set of lines, or the
 // content itself in one line, as a QR code has it. Other lines are ignored. Case and spaces do not

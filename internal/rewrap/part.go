@@ -116,6 +116,9 @@ type entry struct {
 	key seal.RawKey
 }
 
+// Format hides the key from messages and logs, for every verb.
+func (e entry) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "key %s", e.id) }
+
 // encodeEntries returns the plaintext of a part: the entries, sorted by id.
 func encodeEntries(entries []entry) []byte {
 	out := make([]byte, 0, len(entries)*entryBytes)

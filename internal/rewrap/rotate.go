@@ -48,6 +48,8 @@ type Options struct {
 	Now     func() time.Time
 	// Progress, if not nil, is called from one goroutine after each part of the work.
 	Progress func(done, total int64)
+
+	partKeys, windowKeys int // for tests; 0: maxKeys and windowKeys
 }
 
 // A Result is what a rotation has done.
@@ -92,7 +94,8 @@ func rotateOnce(ctx context.Context, o *Options) (*rotator, error) {
 	if err := r.resume(ctx); err != nil {
 		return r, err
 	}
-	windows := max(1, (r.Total+windowKeys-1)/windowKeys)
+	perWindow := int64(cmp.Or(o.windowKeys, windowKeys))
+	windows := max(1, (r.Total+perWindow-1)/perWindow)
 	for n := range windows {
 		if err := r.window(ctx, uint64(n), uint64(windows)); err != nil {
 			return r, err
@@ -243,8 +246,8 @@ func (r *rotator) wrap(ctx context.Context, some []candidate) error {
 		case e.id != seal.KeyID{}:
 			r.pending = append(r.pending, e)
 		}
-		if len(r.pending) == maxKeys {
-			if err := r.put(ctx, r.pending[maxKeys-1].id); err != nil {
+		if n := len(r.pending); n == cmp.Or(r.o.partKeys, maxKeys) {
+			if err := r.put(ctx, r.pending[n-1].id); err != nil {
 				return err
 			}
 		}
