@@ -370,4 +370,3 @@ func FuzzPart(f *testing.F) {
 		}
 	})
 }
-
