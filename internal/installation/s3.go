@@ -46,7 +46,7 @@ func (s *Store) rights(role Role) []s3Right {
 	case Admin, Operator:
 		rights = append(rights, s3Right{[]string{lockConfiguration}, nil})
 	case Pruner:
-		rights = append(rights, s3Right{[]string{retain}, append([]string{"repository"}, deleted...)}, s3Right{[]string{lockConfiguration}, nil})
+		rights = append(rights, s3Right{[]string{retain}, append([]string{"repository", "keys/*"}, deleted...)}, s3Right{[]string{lockConfiguration}, nil})
 	case Committer, Walker, Reader, Monitor:
 	}
 	return rights
