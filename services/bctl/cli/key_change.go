@@ -33,7 +33,7 @@ type keyAdd struct {
 func newKeyAdd(a *app) *cobra.Command {
 	c := &keyAdd{app: a}
 	cmd := &cobra.Command{
-		Use:   "add RECIPIENT | --identity FILE [--new]",
+		Use:   "add [RECIPIENT]",
 		Short: "Add a recipient, whose identity can then restore",
 		Long: `Adds a recipient: what is backed up from now on is also sealed to it. RECIPIENT
 is an age public key (age1…), as age-keygen and plugins for hardware keys print
@@ -48,7 +48,8 @@ backups. In a fleet, the readers need the new worker key afterwards, and readers
 and committers a restart: bctl worker ls marks those that still seal to other
 recipients.
 
-If the recipient is in force already, only its label is changed, if one is given.`,
+If the recipient is in force already, only its label is changed, if one is
+given.`,
 		Example: `  bctl key add age1qx5… --label 'Alice'
   bctl key add --identity /media/usb/second.txt --new --label 'safe'
   bctl key rotate`,
@@ -177,8 +178,8 @@ The identity of a removed recipient still opens everything that was sealed to it
 before, for everyone who can read the store: nothing can take that back.
 docs/keys.md describes what to do when an identity is stolen.
 
-RECIPIENT is a public key, or the beginning of one; LABEL is its label in
-bctl key ls.`,
+RECIPIENT is a public key, or the beginning of one; LABEL is its label in bctl
+key ls.`,
 		Example: `  bctl key rm Alice
   bctl key rm age1qx5…`,
 		Args: args(cobra.ExactArgs(1)),

@@ -19,15 +19,15 @@ func newKeyLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the recipients in force",
-		Long: `Lists the recipients, whose identities can restore. SINCE is when a recipient was
-added. PACKS is how many packs are sealed to it, and SHARE is their share of the
-stored bytes. OLD is how many it cannot open, because they were written before it
-was added: bctl key rotate makes it open them.
+		Long: `Lists the recipients, whose identities can restore. SINCE is when a recipient
+was added. PACKS is how many packs are sealed to it, and SHARE is their share of
+the stored bytes. OLD is how many it cannot open, because they were written
+before it was added: bctl key rotate makes it open them.
 
-Packs do not show to whom they are sealed. The numbers are derived from the times
-of snapshots and rotations. They assume that all services have sealed to the
-recipients in force: bctl worker ls marks those that do not. To test identities
-on the packs themselves, use bctl key verify.`,
+Packs do not show to whom they are sealed. The numbers are derived from the
+times of snapshots and rotations. They assume that all services have sealed to
+the recipients in force: bctl worker ls marks those that do not. To test
+identities on the packs themselves, use bctl key verify.`,
 		Example: "  bctl key ls\n  bctl key ls --json",
 		Args:    args(cobra.NoArgs),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.listKeys(cmd.Context()) },

@@ -26,7 +26,8 @@ func newKeyProtect(a *app) *cobra.Command {
 		Long: `Replaces an identity file by one that only a passphrase opens: an age file, as
 age -p makes it. All commands accept such a file, and ask for the passphrase. On
 a machine without a person, the setting identity_passphrase_file names a file
-with the passphrase. If the file is protected already, its passphrase is changed.
+with the passphrase. If the file is protected already, its passphrase is
+changed.
 
 If you forget the passphrase, the identity is lost. The disk may keep the former
 content of the file until it is overwritten.`,
@@ -214,7 +215,7 @@ type keyImport struct {
 func newKeyImport(a *app) *cobra.Command {
 	c := &keyImport{app: a}
 	cmd := &cobra.Command{
-		Use:   "import [FILE] --output FILE",
+		Use:   "import [FILE]",
 		Short: "Restore an identity file from a text that was typed or scanned",
 		Long: `Reads the lines that bctl key export has printed, or the content of its QR code,
 from FILE or from the standard input, and writes an identity file. Case, spaces

@@ -20,14 +20,14 @@ import (
 func newKeyRotate(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rotate",
-		Short: "Make the identities of all recipients open what was backed up before",
+		Short: "Make all identities open what was backed up before",
 		Long: `Wraps the keys of all packs again, for the recipients in force. It reads the
-beginning of each pack and rewrites no data. Afterwards an identity that was added
-later opens the packs that were written before, on its own.
+beginning of each pack and rewrites no data. Afterwards an identity that was
+added later opens the packs that were written before, on its own.
 
-This needs an identity that opens the packs. It can be interrupted, and run again:
-it continues. What an earlier rotation has wrapped for all recipients in force is
-not wrapped again.
+This needs an identity that opens the packs. It can be interrupted, and run
+again: it continues. What an earlier rotation has wrapped for all recipients in
+force is not wrapped again.
 
 After the removal of a recipient there is nothing to rotate: no packs can be
 closed to an identity that opens them.`,
@@ -130,13 +130,13 @@ func newKeyVerify(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [FILE…]",
 		Short: "Test whether identities open the backups",
-		Long: `Tests each identity file: whether it names the right signer, opens the worker key
-and the committer key, and opens packs. Of each pack that is tested, the first part
-is read and restored in memory, and compared with its hash. Without FILE, the
-configured identity is tested.
+		Long: `Tests each identity file: whether it names the right signer, opens the worker
+key and the committer key, and opens packs. Of each pack that is tested, the
+first part is read and restored in memory, and compared with its hash. Without
+FILE, the configured identity is tested.
 
-The packs are spread over all that there are, from the oldest to the newest. --all
-tests all of them.
+The packs are spread over all that there are, from the oldest to the newest.
+--all tests all of them.
 
 The exit status is 12 if an identity does not open something.`,
 		Example: `  bctl key verify
@@ -144,7 +144,7 @@ The exit status is 12 if an identity does not open something.`,
 		Args: args(cobra.ArbitraryArgs),
 		RunE: func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given) },
 	}
-	numberFlag(cmd.Flags(), &c.n, "packs", 20, 0, most, "test `N` packs")
+	numberFlag(cmd.Flags(), &c.n, "packs", 20, 1, most, "test `N` packs")
 	cmd.Flags().BoolVar(&c.all, "all", false, "test all packs")
 	return cmd
 }
@@ -258,5 +258,5 @@ func (c *keyVerify) packs() int {
 	if c.all {
 		return 0
 	}
-	return max(c.n, 1)
+	return c.n
 }

@@ -27,7 +27,7 @@ type keySplit struct {
 func newKeySplit(a *app) *cobra.Command {
 	c := &keySplit{app: a}
 	cmd := &cobra.Command{
-		Use:   "split [FILE] -n SHARES -m NEEDED",
+		Use:   "split [FILE]",
 		Short: "Split an identity into shares, some of which recover it",
 		Long: `Splits an identity into shares (Shamir's secret sharing): any NEEDED of them
 recover it with bctl key combine, and fewer reveal nothing about it. Each share
@@ -41,8 +41,8 @@ them with bctl key combine, and then delete the file and its copies.`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given) },
 	}
-	cmd.Flags().IntVarP(&c.shares, "shares", "n", 0, "make `SHARES` shares (required)")
-	cmd.Flags().IntVarP(&c.threshold, "needed", "m", 0, "any `NEEDED` of them recover the identity (required)")
+	numberFlagP(cmd.Flags(), &c.shares, "shares", "n", 0, 2, paper.MaxShares, "make `SHARES` shares (required)")
+	numberFlagP(cmd.Flags(), &c.threshold, "needed", "m", 0, 2, paper.MaxShares, "any `NEEDED` of them recover the identity (required)")
 	cmd.Flags().StringVar(&c.dir, "dir", "", "write each share to a file of its own in `DIR`, instead of printing all")
 	return cmd
 }
@@ -100,11 +100,12 @@ func newKeyCombine(a *app) *cobra.Command {
 	c := &keyImport{app: a}
 	unchecked := false
 	cmd := &cobra.Command{
-		Use:   "combine [SHARE…] --output FILE",
+		Use:   "combine [SHARE…]",
 		Short: "Recover an identity from its shares",
-		Long: `Reads shares that bctl key split has made, from files or from the standard input,
-and writes the identity file. It then tests whether the identity opens the keys of
-the repository. With --unchecked it does not, so that no repository is needed.`,
+		Long: `Reads shares that bctl key split has made, from files or from the standard
+input, and writes the identity file. It then tests whether the identity opens
+the keys of the repository. With --unchecked it does not, so that no repository
+is needed.`,
 		Example: "  bctl key combine one.txt two.txt three.txt --output ~/identity.txt",
 		Args:    args(cobra.ArbitraryArgs),
 		RunE: func(cmd *cobra.Command, given []string) error {
