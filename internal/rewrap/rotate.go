@@ -101,7 +101,8 @@ func rotateOnce(ctx context.Context, o *Options) (*rotator, error) {
 			return r, err
 		}
 	}
-	return r, r.finish(ctx)
+	err = r.finish(ctx)
+	return r, err
 }
 
 type rotator struct {

@@ -87,7 +87,7 @@ func (c *keyAdd) run(ctx context.Context, given []string, file string, labeled b
 		return err
 	}
 	defer r.close()
-	recipient, created := "", ""
+	var recipient, created string
 	switch {
 	case len(given) > 0:
 		recipient = strings.TrimSpace(given[0])

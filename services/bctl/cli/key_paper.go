@@ -125,9 +125,7 @@ type paperJSON struct {
 }
 
 func (c *keyExport) run(ctx context.Context, given []string) error {
-	content, _, err := c.app.paperIdentity(ctx, given, func(identity string, t paper.Trusted) (string, error) {
-		return paper.EncodeIdentity(identity, t)
-	})
+	content, _, err := c.app.paperIdentity(ctx, given, paper.EncodeIdentity)
 	if err != nil {
 		return err
 	}
@@ -284,16 +282,7 @@ func readPaper(paths []string, stdin io.Reader) (contents []string, err error) {
 		paths = []string{"-"}
 	}
 	for _, path := range paths {
-		in := stdin
-		if path != "-" {
-			f, err := os.Open(path)
-			if err != nil {
-				return nil, err
-			}
-			defer f.Close()
-			in = f
-		}
-		text, err := io.ReadAll(io.LimitReader(in, paper.MaxBytes+1))
+		text, err := readPaperFile(path, stdin)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
@@ -304,4 +293,18 @@ func readPaper(paths []string, stdin io.Reader) (contents []string, err error) {
 		contents = append(contents, found...)
 	}
 	return contents, nil
+}
+
+// readPaperFile reads a file, or the standard input for "-", up to a little more than a text may have.
+func readPaperFile(path string, stdin io.Reader) ([]byte, error) {
+	in := stdin
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	return io.ReadAll(io.LimitReader(in, paper.MaxBytes+1))
 }
