@@ -26,6 +26,7 @@ type Config struct {
 	WorkerKey    string   `yaml:"worker_key" flag:"worker-key" doc:"File with the worker key, which readers need, and backups on one machine. Default in a repo: worker.key."`
 	CommitterKey string   `yaml:"committer_key" flag:"committer-key" doc:"File with the committer key, which committers need, and backups on one machine. Default in a repo: committer.key."`
 	Identity     string   `yaml:"identity" flag:"identity" doc:"File with the age identity, which restores need. Default: the user's configuration directory, bctl/identities/<repository id>.txt."`
+	Passphrase   string   `yaml:"identity_passphrase_file" doc:"File with the passphrase of a protected identity file, for machines without a person at the terminal."`
 	Recipients   []string `yaml:"recipients" doc:"Additional age recipients who can restore; used by init."`
 	Codec        string   `yaml:"codec" default:"zstd-1" doc:"Compression of a new repository: zstd-1 to zstd-4, s2 or none; used by init."`
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -88,6 +89,7 @@ func sqliteGroup(p *Parts) Group {
 	g.add("index.pages", func(ctx context.Context) Finding { return withSQLite(ctx, p, indexFailure, pages) }, file).Timeout = readAll
 	g.add("index.worker_key", func(ctx context.Context) Finding { return workerKey(ctx, p) }, file)
 	g.add("index.committer_key", func(ctx context.Context) Finding { return committerKey(ctx, p) }, file)
+	g.add("index.recipients", func(ctx context.Context) Finding { return recipients(ctx, p) }, file)
 	return g
 }
 
@@ -191,6 +193,31 @@ func workerKey(ctx context.Context, p *Parts) Finding {
 		_, err := repo.ReadWorkerKey(p.Config.WorkerKey, r.ID)
 		return err
 	})
+}
+
+// recipients checks whether the worker key seals to the recipients in force.
+func recipients(ctx context.Context, p *Parts) Finding {
+	i, err := p.OpenIndex(ctx)
+	if err != nil {
+		return skip("the index cannot be opened")
+	}
+	defer i.Close()
+	r, err := i.Repository(ctx)
+	if err != nil {
+		return skip("the repository's identity is not known: %s", oneLine(err))
+	}
+	key, err := repo.ReadWorkerKey(p.Config.WorkerKey, r.ID)
+	if err != nil {
+		return skip("the worker key cannot be read")
+	}
+	if !slices.Equal(slices.Sorted(slices.Values(key.Recipients)), slices.Sorted(slices.Values(r.Recipients))) {
+		advice := "run bctl key rm or bctl key add again: one was interrupted"
+		if p.Config.Fleet() {
+			advice = "copy the admin's worker key there, and restart the service (docs/keys.md)"
+		}
+		return fail(advice, "%s seals to other recipients than those in force", p.Config.WorkerKey)
+	}
+	return ok("the worker key seals to all %d in force", len(r.Recipients))
 }
 
 // committerKey checks whether the committer key belongs to this repository.

@@ -10,6 +10,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/pgindex"
 	"github.com/bctl/bctl/internal/installation"
+	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/s3store"
 )
@@ -25,6 +26,9 @@ type Parts struct {
 	// refused. If it is empty, everything that any role needs must be allowed.
 	Role    installation.Role
 	Sources []string // directories to be backed up
+
+	// Ask reaches the person who runs doctor, for a protected identity file.
+	Ask repo.Asker
 
 	// Throughput puts large objects even if they cannot be deleted.
 	Throughput bool

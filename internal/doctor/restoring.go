@@ -51,9 +51,12 @@ func (d *restoreDoctor) identity(ctx context.Context) Finding {
 	if err != nil {
 		return skip("the store's repository cannot be read: %s", oneLine(err))
 	}
-	identity, err := repo.FindIdentity(d.p.Config.Identity, object.ID)
+	identity, err := repo.FindIdentity(d.p.Config.Identity, object.ID, d.p.Ask)
 	if err == nil {
 		err = identity.Check(&object)
+	}
+	if err == nil {
+		err = object.LoadRecipients(ctx, s)
 	}
 	if err == nil {
 		_, err = object.WorkerKey(identity.Opener)

@@ -107,6 +107,7 @@ func goldenMessages() []goldenMessage {
 			SnapshotId: snapshot[:], RecentSeconds: 60, RecentFiles: 3, RecentBytes: 900_000, RecentBatches: 4.5, RecentHeldSeconds: 12.25,
 		}}}),
 		goldenWire("ServiceThatSchedules", &bctlv1.Service{Instance: "A", Schedules: true, MaxRunning: 64, MaxRunningPerFiler: 8}),
+		goldenWire("ServiceOfFormerRecipients", &bctlv1.Service{Instance: "A", OtherRecipients: true}),
 		goldenWire("Roster", &bctlv1.Roster{Services: []*bctlv1.Service{
 			{Instance: "CUL3AJWKI6GODSNQQSXHX3HSSO", Role: "walker", Site: "berlin-2", SilentSeconds: 7.5, Gone: true}, {Instance: "A", Role: "committer"},
 		}, Last: true}),

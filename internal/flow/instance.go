@@ -63,6 +63,9 @@ type Instance struct {
 	HandedBackWhy string
 	HandBacks     []HandBack // the same by error; none from services of earlier versions
 
+	// OtherRecipients means that it seals to other recipients than those in force.
+	OtherRecipients bool
+
 	ClockKnown bool
 	ClockAhead time.Duration // relative to the clock of the database
 
@@ -143,6 +146,7 @@ func serviceToWire(i *Instance) *bctlv1.Service {
 		ClockKnown: i.ClockKnown, ClockAheadSeconds: i.ClockAhead.Seconds(),
 		HandedBack: int64(i.HandedBack), HandedBackWhy: cut(text(i.HandedBackWhy), maxWhyBytes),
 		Schedules: i.Schedules, MaxRunning: int64(i.MaxRunning), MaxRunningPerFiler: int64(i.MaxRunningPerFiler), HandBacks: handBacksToWire(i.HandBacks),
+		OtherRecipients: i.OtherRecipients,
 	}
 	if !i.Started.IsZero() {
 		m.StartedSeconds = i.Started.Unix()
@@ -196,6 +200,7 @@ func serviceFromWire(m *bctlv1.Service) (Instance, error) {
 		ClockKnown: m.GetClockKnown(), ClockAhead: duration(m.GetClockAheadSeconds()),
 		HandedBack: int(m.GetHandedBack()), HandedBackWhy: m.GetHandedBackWhy(),
 		Schedules: m.GetSchedules(), MaxRunning: int(m.GetMaxRunning()), MaxRunningPerFiler: int(m.GetMaxRunningPerFiler()),
+		OtherRecipients: m.GetOtherRecipients(),
 	}
 	switch started := m.GetStartedSeconds(); {
 	case started < 0 || started > maxClockSeconds:

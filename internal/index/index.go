@@ -120,6 +120,9 @@ type Admin interface {
 	// CreateRepository stores the description of the repository. It fails with backup.ErrExists if
 	// there is one already.
 	CreateRepository(ctx context.Context, r backup.Repository) error
+	// SetRecipients replaces the Recipients in the description of the repository. It fails with
+	// backup.ErrNoRepository if there is none. Only the owner of the tables may call it.
+	SetRecipients(ctx context.Context, recipients []string) error
 	// Repository returns the description of the repository, or backup.ErrNoRepository if there is
 	// none.
 	Repository(ctx context.Context) (backup.Repository, error)

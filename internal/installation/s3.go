@@ -46,7 +46,7 @@ func (s *Store) rights(role Role) []s3Right {
 	case Admin, Operator:
 		rights = append(rights, s3Right{[]string{lockConfiguration}, nil})
 	case Pruner:
-		rights = append(rights, s3Right{[]string{retain}, append([]string{"repository"}, deleted...)}, s3Right{[]string{lockConfiguration}, nil})
+		rights = append(rights, s3Right{[]string{retain}, append([]string{"repository", "keys/*"}, deleted...)}, s3Right{[]string{lockConfiguration}, nil})
 	case Committer, Walker, Reader, Monitor:
 	}
 	return rights
@@ -67,13 +67,13 @@ var deleted = []string{"packs/*", "segments/*", "commits/*", "catalog/*"}
 func s3Rights(role Role) []s3Right {
 	get, list := "s3:GetObject", []string{"s3:ListBucket"}
 	switch role {
-	case Admin: // init looks for backups in the store, and writes the repository object
-		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}, {[]string{put}, []string{"repository"}}}
+	case Admin: // init looks for backups in the store, and writes the repository object; key writes the rest
+		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}, {[]string{put}, []string{"repository", "keys/*"}}}
 	case Committer:
 		// Checks reported packs; without ListBucket a missing object would look like a forbidden
 		// one.
 		written := []string{"segments/*", "commits/*", "catalog/*"}
-		return []s3Right{{[]string{get}, append([]string{"repository", "packs/*"}, written...)}, {list, nil}, {[]string{put}, written}}
+		return []s3Right{{[]string{get}, append([]string{"repository", "keys/*", "packs/*"}, written...)}, {list, nil}, {[]string{put}, written}}
 	case Reader:
 		return []s3Right{{[]string{get}, []string{"repository", "packs/*"}}, {[]string{put}, []string{"packs/*"}}}
 	case Operator: // restores

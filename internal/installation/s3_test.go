@@ -402,7 +402,7 @@ func TestAmazonPolicies(t *testing.T) {
 		found[strings.TrimPrefix(f.Path, "s3/")] = f.Data
 	}
 	type policy struct{ Statement []statement }
-	for name, wantPut := range map[string]string{"admin": "repository", "committer": "segments/* commits/* catalog/*", "reader": "packs/*", "operator": "", "pruner": "packs/*"} {
+	for name, wantPut := range map[string]string{"admin": "repository keys/*", "committer": "segments/* commits/* catalog/*", "reader": "packs/*", "operator": "", "pruner": "packs/*"} {
 		var is policy
 		if err := json.Unmarshal(found[name+".json"], &is); err != nil || len(is.Statement) == 0 {
 			t.Fatalf("%s: %v", name, err)

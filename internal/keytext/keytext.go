@@ -22,6 +22,7 @@ const (
 	version       = "v1"
 	checksumBytes = 8
 	timeFormat    = "2006-01-02T15:04:05Z"
+	millisFormat  = "2006-01-02T15:04:05.000Z"
 )
 
 // ErrVersion: the version of the text is not supported. It is always combined with
@@ -51,6 +52,18 @@ func (w *Writer) Base64(word string, raw []byte) {
 
 // Time adds a line with a time, in whole seconds.
 func (w *Writer) Time(word string, t time.Time) { w.Text(word, t.UTC().Format(timeFormat)) }
+
+// Millis adds a line with a time, in whole milliseconds.
+func (w *Writer) Millis(word string, t time.Time) { w.Text(word, FormatMillis(t)) }
+
+// FormatMillis returns the text of a time in UTC, in whole milliseconds.
+func FormatMillis(t time.Time) string { return t.UTC().Format(millisFormat) }
+
+// ParseMillis is the inverse of FormatMillis.
+func ParseMillis(text string) (t time.Time, ok bool) {
+	t, err := time.Parse(millisFormat, text)
+	return t, err == nil && t.Format(millisFormat) == text
+}
 
 // Checksum adds a line with a digest of the lines before it.
 func (w *Writer) Checksum() { w.Text("checksum", checksum(w.b.Bytes())) }
@@ -140,6 +153,16 @@ func (r *Reader) Time(word string) time.Time {
 	value := r.Text(word)
 	t, err := time.Parse(timeFormat, value)
 	if err != nil || t.Format(timeFormat) != value {
+		r.Fail("no valid line %q", word)
+		return time.Time{}
+	}
+	return t
+}
+
+// Millis reads a line with a time in UTC, in whole milliseconds.
+func (r *Reader) Millis(word string) time.Time {
+	t, ok := ParseMillis(r.Text(word))
+	if !ok {
 		r.Fail("no valid line %q", word)
 		return time.Time{}
 	}

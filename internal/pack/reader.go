@@ -89,7 +89,33 @@ func openTail(ctx context.Context, r Ranger, at Place, tail []byte, t trailer, r
 	if err != nil {
 		return nil, err
 	}
-	return newReader(headerData, table, t, repository, id, opener)
+	return newReader(headerData, table, t, repository, id, nil, opener)
+}
+
+// ReadWrapped returns the wrapped key in the header of a pack, whose length is at least
+// at.Bytes. It needs no key, and makes one request. If id is not zero, the pack must have it.
+// Errors: those of r, and backup.ErrCorrupt if there is no header of a pack of the repository.
+func ReadWrapped(ctx context.Context, r Ranger, at Place, repository backup.RepositoryID, id backup.PackID) ([]byte, error) {
+	data, err := r.GetRange(ctx, nil, at.Object, at.Offset, min(at.Bytes, maxHeaderBytes))
+	if err != nil {
+		return nil, err
+	}
+	h, err := parseHeader(headerOf(data))
+	if err == nil && (h.repository != repository || id != backup.PackID{} && h.id != id) {
+		err = fmt.Errorf("pack %s of repository %v is there: %w", h.id, h.repository, backup.ErrCorrupt)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pack %s: %w", at.Object, err)
+	}
+	return h.wrapped, nil
+}
+
+// headerOf returns the part of data that is the header, if data begins with one.
+func headerOf(data []byte) []byte {
+	if len(data) >= minHeaderBytes {
+		data = data[:min(len(data), headerFixedBytes+int(binary.LittleEndian.Uint16(data[10:]))+crcBytes)]
+	}
+	return data
 }
 
 // ReadID returns the id in the header of the first pack of an object of sizeBytes. It needs no key,
@@ -100,10 +126,7 @@ func ReadID(ctx context.Context, r Ranger, object string, sizeBytes int64) (back
 	if err != nil {
 		return backup.PackID{}, err
 	}
-	if len(data) >= minHeaderBytes {
-		data = data[:min(len(data), headerFixedBytes+int(binary.LittleEndian.Uint16(data[10:]))+crcBytes)]
-	}
-	h, err := parseHeader(data)
+	h, err := parseHeader(headerOf(data))
 	if err == nil && h.kind != KindData {
 		err = fmt.Errorf("%s: %w", h.kind, backup.ErrCorrupt)
 	}
@@ -136,11 +159,15 @@ func readTail(ctx context.Context, r Ranger, at Place) ([]byte, error) {
 
 // OpenBytes is Open for a pack that is in memory.
 func OpenBytes(data []byte, repository backup.RepositoryID, id backup.PackID, opener *seal.Opener) (*Reader, error) {
+	return openBytes(data, repository, id, seal.KeyID(id), opener)
+}
+
+func openBytes(data []byte, repository backup.RepositoryID, id backup.PackID, key seal.KeyID, opener *seal.Opener) (*Reader, error) {
 	t, err := wholeTrailer(data)
 	if err != nil {
 		return nil, fmt.Errorf("open pack %s: %w", id, err)
 	}
-	r, err := newReader(data[:t.headerBytes], data[t.tableOffset():][:t.tableBytes+t.bitmapBytes], t, repository, &id, opener)
+	r, err := newReader(data[:t.headerBytes], data[t.tableOffset():][:t.tableBytes+t.bitmapBytes], t, repository, &id, &key, opener)
 	if err != nil {
 		return nil, fmt.Errorf("open pack %s: %w", id, err)
 	}
@@ -156,8 +183,9 @@ func wholeTrailer(data []byte) (trailer, error) {
 	return t, err
 }
 
-// newReader opens the table, which the bitmap follows. An id of nil stands for any.
-func newReader(headerData, table []byte, t trailer, repository backup.RepositoryID, id *backup.PackID, opener *seal.Opener) (*Reader, error) {
+// newReader opens the table, which the bitmap follows. An id of nil stands for any. keyID is that of
+// the data key, nil for a pack of data.
+func newReader(headerData, table []byte, t trailer, repository backup.RepositoryID, id *backup.PackID, keyID *seal.KeyID, opener *seal.Opener) (*Reader, error) {
 	h, err := parseHeader(headerData)
 	if err != nil {
 		return nil, err
@@ -168,7 +196,10 @@ func newReader(headerData, table []byte, t trailer, repository backup.Repository
 	if err := h.check(repository, *id, t); err != nil {
 		return nil, err
 	}
-	key, err := opener.Unwrap(h.wrapped)
+	if keyID == nil {
+		keyID = (*seal.KeyID)(&h.id)
+	}
+	key, err := opener.UnwrapPack(*keyID, h.wrapped)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ func OpenSigned(data []byte, kind Kind, name string, repository backup.Repositor
 	if err := Verify(data, name, repository, signer); err != nil {
 		return nil, err
 	}
-	r, err := OpenBytes(data, repository, id, opener)
+	r, err := openBytes(data, repository, id, seal.KeyIDOf(name), opener)
 	if err != nil {
 		return nil, err
 	}

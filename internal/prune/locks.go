@@ -428,12 +428,23 @@ func (p *pass) baseOf(s *backup.Snapshot) *backup.Snapshot {
 	return p.known[s.BaseID]
 }
 
-// lockOthers locks the repository object and the newest catalog for as long as anything is locked.
+// lockOthers locks the repository object, the keys and the newest catalog for as long as anything is
+// locked.
 func (p *pass) lockOthers(ctx context.Context) error {
 	if len(p.wanted) == 0 {
 		return nil
 	}
 	names := []string{store.ConfigName}
+	for o, err := range p.Store.List(ctx, store.KeysPrefix) {
+		if err != nil {
+			return err
+		}
+		if _, statement := store.ParseRecipientsName(o.Name); statement {
+			names = append(names, o.Name)
+		} else if _, _, part := store.ParseWrapsName(o.Name); part {
+			names = append(names, o.Name)
+		}
+	}
 	if p.locks.Catalog > 0 {
 		names = append(names, store.CatalogName(p.locks.Catalog))
 	}

@@ -150,6 +150,10 @@ const (
 	fileBytes        = 4000
 )
 
+// keyNames are the names of a statement of recipients and of a part of a rotation: all keys are
+// needed for as long as any snapshot is.
+var keyNames = []string{store.RecipientsName(1), store.WrapsName(1, [16]byte{})}
+
 // newHourly registers the shard and its policy.
 func newHourly(t testing.TB, rules backup.Retention, locks bool) *hourly {
 	m := &hourly{world: newWorld(t, openSQLite(t), 1), locks: locks, packOf: map[int]string{}, contents: map[backup.SnapshotID][]int{}}
@@ -163,6 +167,9 @@ func newHourly(t testing.TB, rules backup.Retention, locks bool) *hourly {
 	_, err = m.x.Bind(m.ctx, term, map[backup.FilerID]index.Binding{m.shards[0].Filer: {Policy: p.ID, Revision: p.Revision}})
 	m.must(err)
 	m.must(m.s.Put(m.ctx, store.ConfigName, []byte("repository")))
+	for _, name := range keyNames {
+		m.must(m.s.Put(m.ctx, name, []byte("keys")))
+	}
 	return m
 }
 
@@ -301,7 +308,7 @@ func (m *hourly) checkLocks() {
 		if end.Open {
 			until = m.now.Add(30 * 24 * time.Hour)
 		}
-		names := []string{store.ConfigName, store.CommitName(id)}
+		names := append([]string{store.ConfigName, store.CommitName(id)}, keyNames...)
 		for part := range byID[id].Segment.Parts {
 			names = append(names, store.SegmentName(id, byID[id].Segment.Attempt, part))
 		}

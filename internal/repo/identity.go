@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/seal"
@@ -30,6 +31,8 @@ type Identity struct {
 	Path   string
 	// Signer is the signer that the file names for the repository; zero if it names none.
 	Signer seal.Signer
+	// Recipients are those of its identities; nil: the file does not name those of its plugins.
+	Recipients []string
 }
 
 // Check returns an error that wraps backup.ErrWrongKey if the file and the object name different
@@ -41,9 +44,20 @@ func (i *Identity) Check(o *Object) error {
 	return o.CheckSigner(i.Signer, "identity file "+i.Path)
 }
 
+// An Asker reaches the person who uses an identity. The zero Asker reaches nobody.
+type Asker struct {
+	// Passphrase returns the passphrase of a protected identity file; nil: it is not known.
+	Passphrase func(path string) (string, error)
+	// Plugin is how plugins ask; nil: they cannot.
+	Plugin *seal.UI
+	// Opened has the texts of the protected files that were opened, by the content of the file: the
+	// work of a passphrase takes a second. nil: each file is opened again.
+	Opened *sync.Map
+}
+
 // FindIdentity reads the named identity file, or the one at the default path. If there is none, the
 // error wraps backup.ErrWrongKey and lists the paths tried.
-func FindIdentity(named string, id backup.RepositoryID) (*Identity, error) {
+func FindIdentity(named string, id backup.RepositoryID, ask Asker) (*Identity, error) {
 	path := named
 	if path == "" {
 		var err error
@@ -51,21 +65,64 @@ func FindIdentity(named string, id backup.RepositoryID) (*Identity, error) {
 			return nil, &keyError{err.Error()}
 		}
 	}
-	data, err := readKeyFile(path, maxIdentityBytes)
+	data, err := ReadIdentityFile(path, ask)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, missingIdentity(named, path, id)
 	}
 	if err != nil {
-		return nil, unusable(fmt.Errorf("identity: %w", err))
+		return nil, err
 	}
 	i := &Identity{Path: path}
-	if i.Opener, err = seal.NewOpener(data); err != nil {
+	if i.Opener, err = ask.opener(data); err != nil {
 		return nil, unusable(fmt.Errorf("%s: %w", path, err))
 	}
 	if i.Signer, _, err = seal.SignerOf(data, id); err != nil {
 		return nil, unusable(fmt.Errorf("%s: %w", path, err))
 	}
+	i.Recipients, _ = seal.RecipientsOf(data)
 	return i, nil
+}
+
+// ReadIdentityFile returns the text of an identity file. If a passphrase protects it, ask must know
+// the passphrase. Errors wrap backup.ErrWrongKey, except that fs.ErrNotExist is returned as it is.
+func ReadIdentityFile(path string, ask Asker) ([]byte, error) {
+	data, err := readKeyFile(path, maxIdentityBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, unusable(fmt.Errorf("identity: %w", err))
+	}
+	if !seal.IsProtected(data) {
+		return data, nil
+	}
+	if ask.Passphrase == nil {
+		return nil, &keyError{fmt.Sprintf("a passphrase protects identity file %s, and there is nobody to ask for it: set identity_passphrase_file (BCTL_IDENTITY_PASSPHRASE_FILE)", path)}
+	}
+	if ask.Opened != nil {
+		if text, ok := ask.Opened.Load(string(data)); ok {
+			return text.([]byte), nil
+		}
+	}
+	passphrase, err := ask.Passphrase(path)
+	if err != nil {
+		return nil, err
+	}
+	text, err := seal.Unprotect(data, passphrase)
+	if err != nil {
+		return nil, unusable(fmt.Errorf("%s: %w", path, err))
+	}
+	if ask.Opened != nil {
+		ask.Opened.Store(string(data), text)
+	}
+	return text, nil
+}
+
+func (a *Asker) opener(data []byte) (*seal.Opener, error) {
+	if a.Plugin == nil {
+		return seal.NewOpener(data)
+	}
+	return seal.NewOpenerWithUI(data, a.Plugin)
 }
 
 func missingIdentity(named, path string, id backup.RepositoryID) error {
@@ -84,65 +141,113 @@ func writeIdentity(path string, id backup.RepositoryID, signer seal.Signer) (rec
 	if err != nil {
 		return "", err
 	}
-	text := fmt.Sprintf("# bctl repository %v\n# If you lose this file, you lose the backups. Anyone who has it can read them.\n%s\n%s%s\n%s\n",
-		id, seal.SignerComment(id, signer), publicKeyLine, recipient, identity)
+	text := identityText(identity, recipient, id, signer)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return "", err
 	}
 	return recipient, writeNew(path, []byte(text))
 }
 
+func identityText(identity, recipient string, id backup.RepositoryID, signer seal.Signer) string {
+	of := ""
+	if id != (backup.RepositoryID{}) {
+		of = fmt.Sprintf("# bctl repository %v\n# If you lose this file, you lose the backups. Anyone who has it can read them.\n%s\n", id, seal.SignerComment(id, signer))
+	}
+	return of + publicKeyLine + recipient + "\n" + identity + "\n"
+}
+
+// IdentityText returns the text of an identity file, as Init writes it. If id is zero, it names no
+// repository.
+func IdentityText(identity string, id backup.RepositoryID, signer seal.Signer) ([]byte, error) {
+	recipients, err := seal.RecipientsOf([]byte(identity))
+	if err != nil {
+		return nil, err
+	}
+	return []byte(identityText(identity, recipients[0], id, signer)), nil
+}
+
 // readRecipient returns the recipient of an identity file, after a test that the identity opens
 // what is sealed to it, and the signer that the file names for the repository; zero if it names
 // none.
-func readRecipient(path string, id backup.RepositoryID) (recipient string, signer seal.Signer, err error) {
-	data, err := readKeyFile(path, maxIdentityBytes)
+func readRecipient(path string, id backup.RepositoryID, ask Asker) (recipient string, signer seal.Signer, err error) {
+	data, err := ReadIdentityFile(path, ask)
 	if err != nil {
-		return "", signer, unusable(err)
+		return "", signer, err
 	}
-	if recipient, signer, err = parseRecipient(path, data, id); err != nil {
-		err = unusable(err)
+	if recipient, err = firstRecipient(data); err == nil {
+		signer, _, err = seal.SignerOf(data, id)
 	}
-	return recipient, signer, err
+	if err == nil {
+		err = checkPair(data, recipient, ask)
+	}
+	if err != nil {
+		return "", signer, unusable(fmt.Errorf("identity file %s: %w", path, err))
+	}
+	return recipient, signer, nil
 }
 
-func parseRecipient(path string, data []byte, id backup.RepositoryID) (recipient string, signer seal.Signer, err error) {
+// firstRecipient returns the recipient that the last comment names, as age-keygen writes it, or
+// else that of the first identity.
+func firstRecipient(data []byte) (recipient string, err error) {
 	for line := range strings.Lines(string(data)) {
 		if r, ok := strings.CutPrefix(line, publicKeyLine); ok {
 			recipient = strings.TrimSpace(r)
 		}
 	}
-	if recipient == "" {
-		return "", signer, fmt.Errorf("identity file %s has no line %q: %w", path, publicKeyLine+"age1…", backup.ErrInvalid)
+	if recipient != "" {
+		return recipient, nil
 	}
-	if signer, _, err = seal.SignerOf(data, id); err != nil {
-		return "", signer, fmt.Errorf("%s: %w", path, err)
+	all, err := seal.RecipientsOf(data)
+	if err != nil {
+		return "", err
 	}
-	return recipient, signer, checkPair(data, recipient, path)
+	return all[0], nil
 }
 
-func checkPair(identity []byte, recipient, path string) error {
-	opener, err := seal.NewOpener(identity)
+// ReadRecipient returns the recipient of an identity file, after a test that the identity opens
+// what is sealed to it.
+func ReadRecipient(path string, ask Asker) (string, error) {
+	recipient, _, err := readRecipient(path, backup.RepositoryID{}, ask)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", &keyError{fmt.Sprintf("identity file %s does not exist", path)}
+	}
+	return recipient, err
+}
+
+func checkPair(identity []byte, recipient string, ask Asker) error {
+	opener, err := ask.opener(identity)
 	if err != nil {
-		return fmt.Errorf("identity file %s: %w", path, err)
+		return err
 	}
 	sealer, err := seal.NewSealer([]string{recipient})
 	if err != nil {
-		return fmt.Errorf("identity file %s: %w", path, err)
+		return err
 	}
 	sealed, err := sealer.SealBlob([]byte("probe"))
 	if err != nil {
 		return err
 	}
 	if _, err := opener.OpenBlob(sealed); err != nil {
-		return fmt.Errorf("identity file %s: its identity does not belong to its public key %s: %w", path, recipient, err)
+		return fmt.Errorf("its identity does not belong to its public key %s: %w", recipient, err)
 	}
 	return nil
 }
 
-// writeNew writes a file of mode 0600 durably and atomically. It fails with fs.ErrExist if the file
-// exists.
-func writeNew(path string, data []byte) (err error) {
+// WriteNewFile writes a file of mode 0600 durably and atomically. It fails with fs.ErrExist if the
+// file exists.
+func WriteNewFile(path string, data []byte) error { return writeNew(path, data) }
+
+func writeNew(path string, data []byte) error {
+	return writeFile(path, data, os.Link)
+}
+
+// ReplaceFile is WriteNewFile for a file that may exist: it is then replaced.
+func ReplaceFile(path string, data []byte) error {
+	return writeFile(path, data, os.Rename)
+}
+
+// writeFile writes a file beside its place, and puts it there with put once its content is durable.
+func writeFile(path string, data []byte, put func(from, to string) error) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, ".bctl-*") // mode 0600
 	if err != nil {
@@ -154,7 +259,7 @@ func writeNew(path string, data []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := os.Link(f.Name(), path); err != nil {
+	if err := put(f.Name(), path); err != nil {
 		return err
 	}
 	d, err := os.Open(dir)
@@ -163,4 +268,10 @@ func writeNew(path string, data []byte) (err error) {
 	}
 	defer d.Close()
 	return d.Sync()
+}
+
+// NewIdentityFile creates an identity file, which must not exist, for a repository, and returns its
+// recipient.
+func NewIdentityFile(path string, id backup.RepositoryID, signer seal.Signer) (recipient string, err error) {
+	return writeIdentity(path, id, signer)
 }

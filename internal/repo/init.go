@@ -23,6 +23,7 @@ type Options struct {
 	Chunker          string
 	Codec            string
 	Now              time.Time
+	Ask              Asker
 }
 
 // Created describes what Init created, or found from an interrupted run.
@@ -54,7 +55,7 @@ func (o *Options) Check() error {
 // recipient of the same type as that of the identity that Init would create.
 func (o *Options) ownRecipient() (recipient string, err error) {
 	if o.IdentityPath != "" {
-		recipient, _, err = readRecipient(o.IdentityPath, backup.RepositoryID{})
+		recipient, _, err = readRecipient(o.IdentityPath, backup.RepositoryID{}, o.Ask)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return recipient, err
 		}
@@ -107,7 +108,7 @@ func makeKeys(o Options) (k keys, result Created, err error) {
 			return k, result, err
 		}
 	}
-	recipient, named, err := readRecipient(result.IdentityPath, id)
+	recipient, named, err := readRecipient(result.IdentityPath, id, o.Ask)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		named = signer
@@ -183,6 +184,9 @@ func create(ctx context.Context, s store.Store, i Index, k keys, result Created,
 	if err != nil {
 		return result, err
 	}
+	if err := prove(text, result, o.Ask); err != nil {
+		return result, fmt.Errorf("nothing was put into the store, because a test restore failed: %w", err)
+	}
 	// From here on the repository exists. A PutNew that took effect and then failed is found by the
 	// next Init.
 	if err := s.PutNew(ctx, store.ConfigName, text); err != nil {
@@ -205,6 +209,9 @@ func sealKey(sealer *seal.Sealer, key textMarshaler) ([]byte, error) {
 
 // finish completes a repository whose object is already in the store.
 func finish(ctx context.Context, s store.Store, i Index, object Object, o Options) (Created, error) {
+	if err := object.LoadRecipients(ctx, s); err != nil {
+		return Created{}, err
+	}
 	result := Created{
 		Repository: object.Repository, CommitterKeyPath: o.CommitterKeyPath, WorkerKeyPath: o.WorkerKeyPath, IdentityPath: o.IdentityPath, Signer: object.Signer(),
 	}
@@ -259,7 +266,7 @@ func unsealMissing(object Object, o Options) (committerPath, workerPath string, 
 	if err != nil || !committerMissing && !workerMissing {
 		return committerPath, workerPath, err
 	}
-	identity, err := FindIdentity(o.IdentityPath, object.ID)
+	identity, err := FindIdentity(o.IdentityPath, object.ID, o.Ask)
 	if err != nil {
 		return committerPath, workerPath, err
 	}

@@ -112,3 +112,15 @@ func writeKey(kind, path string, id backup.RepositoryID, key textMarshaler) (str
 	}
 	return path, nil
 }
+
+// ReplaceWorkerKey replaces the text of a worker key file, durably and atomically.
+func ReplaceWorkerKey(path string, key seal.WorkerKey) error {
+	text, err := key.MarshalText()
+	if err != nil {
+		return err
+	}
+	if err := ReplaceFile(path, text); err != nil {
+		return fmt.Errorf("replace the worker key: %w", err)
+	}
+	return nil
+}

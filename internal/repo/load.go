@@ -127,8 +127,13 @@ func Load(ctx context.Context, s store.Store, i Index, workerKeyPath string) (_ 
 }
 
 // LoadCommitter is Load for a committer, which holds the committer key instead of the worker key.
+// It seals to the recipients in force; readers, which cannot list the store, to those of their
+// worker key.
 func LoadCommitter(ctx context.Context, s store.Store, i Index, committerKeyPath string) (_ Object, key seal.CommitterKey, _ error) {
 	o, err := Check(ctx, s, i)
+	if err == nil {
+		err = o.LoadRecipients(ctx, s)
+	}
 	if err == nil {
 		key, err = o.ReadCommitterKey(committerKeyPath)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/keytext"
@@ -27,6 +28,12 @@ type Object struct {
 	backup.Repository
 	SealedWorkerKey    []byte
 	SealedCommitterKey []byte
+
+	first   []string    // the object's own Recipients; nil: they are in Recipients
+	inForce *Recipients // nil: those of the object itself
+	// former yields earlier statements, newest first, and last that of the object; nil: there is
+	// none.
+	former iter.Seq2[Recipients, error]
 }
 
 // Signer returns the signer that the object names. It must not be trusted unless another source
@@ -112,9 +119,9 @@ func (o *Object) CheckSigner(known seal.Signer, from string) error {
 }
 
 // WorkerKey opens the worker key. It fails with backup.ErrWrongKey if the identity is not one of
-// the recipients.
+// the recipients in force, and never was one.
 func (o *Object) WorkerKey(opener *seal.Opener) (seal.WorkerKey, error) {
-	text, err := opener.OpenBlob(o.SealedWorkerKey)
+	text, err := o.openSealed(opener, func(r *Recipients) []byte { return r.SealedWorkerKey })
 	if err != nil {
 		return seal.WorkerKey{}, fmt.Errorf("open the repository's worker key: %w", err)
 	}
@@ -130,7 +137,7 @@ func (o *Object) WorkerKey(opener *seal.Opener) (seal.WorkerKey, error) {
 
 // CommitterKey opens the committer key. Errors are those of WorkerKey.
 func (o *Object) CommitterKey(opener *seal.Opener) (seal.CommitterKey, error) {
-	text, err := opener.OpenBlob(o.SealedCommitterKey)
+	text, err := o.openSealed(opener, func(r *Recipients) []byte { return r.SealedCommitterKey })
 	if err != nil {
 		return seal.CommitterKey{}, fmt.Errorf("open the repository's committer key: %w", err)
 	}
@@ -142,4 +149,23 @@ func (o *Object) CommitterKey(opener *seal.Opener) (seal.CommitterKey, error) {
 		return seal.CommitterKey{}, fmt.Errorf("the sealed committer key belongs to repository %v, not %v: %w", key.Repository, o.ID, backup.ErrCorrupt)
 	}
 	return key, nil
+}
+
+// openSealed opens a blob of the recipients in force, or that of former ones: a removed identity
+// still opens what was sealed to it.
+func (o *Object) openSealed(opener *seal.Opener, blob func(*Recipients) []byte) ([]byte, error) {
+	r := o.InForce()
+	text, err := opener.OpenBlob(blob(&r))
+	if !errors.Is(err, backup.ErrWrongKey) || o.former == nil {
+		return text, err
+	}
+	for older, failed := range o.former {
+		if failed != nil {
+			return nil, failed
+		}
+		if text, wrong := opener.OpenBlob(blob(&older)); wrong == nil {
+			return text, nil
+		}
+	}
+	return nil, err
 }

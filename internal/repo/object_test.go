@@ -76,7 +76,7 @@ func TestReadGolden(t *testing.T) {
 	if !reflect.DeepEqual(o.Repository, want) {
 		t.Errorf("got %+v\nwant %+v", o.Repository, want)
 	}
-	identity, err := FindIdentity(filepath.Join(golden.Dir, "identity.txt"), o.ID)
+	identity, err := FindIdentity(filepath.Join(golden.Dir, "identity.txt"), o.ID, Asker{})
 	check(t, err)
 	check(t, identity.Check(&o))
 	if identity.Signer == (seal.Signer{}) {
@@ -130,7 +130,7 @@ func forger(t testing.TB, change func(*Object)) []byte {
 func TestReplacedObjectIsRefused(t *testing.T) {
 	forged, err := parseObject(forger(t, nil))
 	check(t, err) // it is complete and signed, but by the wrong signer
-	identity, err := FindIdentity(filepath.Join(golden.Dir, "identity.txt"), forged.ID)
+	identity, err := FindIdentity(filepath.Join(golden.Dir, "identity.txt"), forged.ID, Asker{})
 	check(t, err)
 	if err := identity.Check(&forged); !errors.Is(err, backup.ErrWrongKey) {
 		t.Errorf("identity file: %v", err)
@@ -269,7 +269,7 @@ func TestObjectOfAnotherSigning(t *testing.T) {
 
 // Keys of another repository, or signer, that are sealed in the object are refused.
 func TestSealedKeysBelongToTheObject(t *testing.T) {
-	identity, err := FindIdentity(filepath.Join(golden.Dir, "identity.txt"), goldenRepository.ID)
+	identity, err := FindIdentity(filepath.Join(golden.Dir, "identity.txt"), goldenRepository.ID, Asker{})
 	check(t, err)
 	good, err := parseObject(golden.Read(t, "repository"))
 	check(t, err)

@@ -75,7 +75,7 @@ func TestInitAndLoad(t *testing.T) {
 	}
 	_, committer, err := LoadCommitter(context.Background(), p.store, p.index, made.CommitterKeyPath)
 	check(t, err)
-	identity, err := FindIdentity("", object.ID)
+	identity, err := FindIdentity("", object.ID, Asker{})
 	check(t, err)
 	if identity.Path != made.IdentityPath {
 		t.Errorf("found identity %s, made %s", identity.Path, made.IdentityPath)
@@ -126,7 +126,7 @@ func TestInitAfterACrashAtEachStep(t *testing.T) {
 				check(t, err)
 				_, _, err = LoadCommitter(context.Background(), p.store, p.index, p.option.CommitterKeyPath)
 				check(t, err)
-				identity, err := FindIdentity("", object.ID)
+				identity, err := FindIdentity("", object.ID, Asker{})
 				check(t, err)
 				check(t, identity.Check(&object))
 				_, err = object.WorkerKey(identity.Opener)
@@ -246,7 +246,7 @@ func TestWhatDoesNotBelongTogether(t *testing.T) {
 	if _, _, err := LoadCommitter(ctx, a.store, a.index, madeB.CommitterKeyPath); !errors.Is(err, backup.ErrWrongKey) || !strings.Contains(err.Error(), madeB.CommitterKeyPath) {
 		t.Errorf("another's committer key: %v", err)
 	}
-	identity, err := FindIdentity(madeB.IdentityPath, madeB.Repository.ID)
+	identity, err := FindIdentity(madeB.IdentityPath, madeB.Repository.ID, Asker{})
 	check(t, err)
 	object, err := Check(ctx, a.store, a.index)
 	check(t, err)
@@ -254,7 +254,7 @@ func TestWhatDoesNotBelongTogether(t *testing.T) {
 		t.Errorf("another's identity: %v", err)
 	}
 	for _, named := range []string{"", "/no/such/file"} {
-		_, err := FindIdentity(named, backup.NewRepositoryID())
+		_, err := FindIdentity(named, backup.NewRepositoryID(), Asker{})
 		if !errors.Is(err, backup.ErrWrongKey) || !strings.Contains(err.Error(), "exist") {
 			t.Errorf("no identity at %q: %v", named, err)
 		}

@@ -28,12 +28,12 @@ type DataKey struct {
 	aead cipher.AEAD
 }
 
-func newRawKey() (raw [rawKeyBytes]byte) {
+func newRawKey() (raw RawKey) {
 	rand.Read(raw[:]) // never fails: crypto/rand ends the process instead
 	return raw
 }
 
-func newDataKey(raw [rawKeyBytes]byte) *DataKey {
+func newDataKey(raw RawKey) *DataKey {
 	block, err := aes.NewCipher(raw[:])
 	if err != nil {
 		panic(err) // only for a key of a different length

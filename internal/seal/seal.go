@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"filippo.io/age"
+	"filippo.io/age/plugin"
+	"filippo.io/age/tag"
 
 	"github.com/bctl/bctl/internal/backup"
 )
@@ -15,11 +17,10 @@ import (
 // Limits. A wrapped key takes about 130 bytes plus 100 per X25519 recipient, so MaxRecipients of
 // them fit; about nine post-quantum recipients fit.
 const (
-	MaxRecipients        = 64
-	MaxWrappedBytes      = 16 << 10
-	MaxBlobBytes         = 1 << 20 // of plaintext
-	maxSealedBlobBytes   = MaxBlobBytes + MaxWrappedBytes
-	maxIdentityFileBytes = 1 << 20
+	MaxRecipients      = 64
+	MaxWrappedBytes    = 16 << 10
+	MaxBlobBytes       = 1 << 20 // of plaintext
+	maxSealedBlobBytes = MaxBlobBytes + MaxWrappedBytes
 )
 
 // GenerateIdentity returns a new age X25519 identity ("AGE-SECRET-KEY-1…"), which is one line of an
@@ -37,8 +38,9 @@ type Sealer struct {
 	recipients []age.Recipient
 }
 
-// NewSealer returns a Sealer to all of recipients. They are native age recipients, either all
-// X25519 ("age1…") or all post-quantum ("age1pq1…"). Errors wrap backup.ErrInvalid.
+// NewSealer returns a Sealer to all of recipients. They are age recipients: X25519 ("age1…"), or
+// those of hardware ("age1tag1…", or "age1NAME1…", to which the program age-plugin-NAME seals); or
+// all are post-quantum ("age1pq1…"). Errors wrap backup.ErrInvalid.
 func NewSealer(recipients []string) (*Sealer, error) {
 	parsed, err := parseRecipients(recipients)
 	if err != nil {
@@ -100,33 +102,17 @@ func (s *Sealer) encrypt(plaintext []byte) ([]byte, error) {
 // pack keeps the pack's DataKey.
 type Opener struct {
 	identities []age.Identity
-}
-
-// NewOpener parses the content of an age identity file: one native identity per line, X25519 or
-// post-quantum. Empty lines and lines that begin with '#' are skipped. Errors wrap
-// backup.ErrInvalid and never contain any of the file's content.
-func NewOpener(identityFile []byte) (*Opener, error) {
-	if len(identityFile) > maxIdentityFileBytes {
-		return nil, fmt.Errorf("identity file of %d bytes, at most %d are allowed: %w", len(identityFile), maxIdentityFileBytes, backup.ErrInvalid)
-	}
-	identities, err := age.ParseIdentities(bytes.NewReader(identityFile))
-	if err != nil {
-		return nil, fmt.Errorf("identity file: %w: %w", err, backup.ErrInvalid)
-	}
-	return &Opener{identities: identities}, nil
+	rewrapped  Rewrapped // may be nil
 }
 
 // Unwrap returns the key that NewDataKey wrapped. Errors wrap backup.ErrWrongKey or
 // backup.ErrCorrupt.
 func (o *Opener) Unwrap(wrapped []byte) (*DataKey, error) {
-	plaintext, err := o.decrypt(wrapped, MaxWrappedBytes)
+	raw, err := o.UnwrapRaw(wrapped)
 	if err != nil {
-		return nil, fmt.Errorf("unwrap data key: %w", err)
+		return nil, err
 	}
-	if len(plaintext) != rawKeyBytes {
-		return nil, fmt.Errorf("unwrap data key: %d bytes, want %d: %w", len(plaintext), rawKeyBytes, backup.ErrCorrupt)
-	}
-	return newDataKey([rawKeyBytes]byte(plaintext)), nil
+	return newDataKey(raw), nil
 }
 
 // OpenBlob returns the plaintext that SealBlob sealed. Errors wrap backup.ErrWrongKey or
@@ -188,10 +174,19 @@ func parseRecipient(text string) (age.Recipient, error) {
 		return nil, errRecipient
 	}
 	parsed, err := age.ParseRecipients(strings.NewReader(text))
-	if err != nil || len(parsed) != 1 {
+	if err == nil && len(parsed) == 1 {
+		return parsed[0], nil
+	}
+	if strings.HasPrefix(text, "age1tag1") || strings.HasPrefix(text, "age1tagpq1") {
+		if tagged, err := tag.ParseRecipient(text); err == nil {
+			return tagged, nil
+		}
 		return nil, errRecipient
 	}
-	return parsed[0], nil
+	if hardware, err := plugin.NewRecipient(text, &plugin.ClientUI{}); err == nil && hardware.Name() != "" {
+		return hardware, nil
+	}
+	return nil, errRecipient
 }
 
 // notBech32 also keeps line ends and comments from the parser, so that each text is one recipient.

@@ -131,6 +131,27 @@ func SignerComment(repository backup.RepositoryID, s Signer) string {
 	return fmt.Sprintf("%s%s %s", signerLine, repository, s)
 }
 
+// SignersOf returns all signers that an identity file names, by repository. Errors are those of
+// SignerOf.
+func SignersOf(identityFile []byte) (map[backup.RepositoryID]Signer, error) {
+	signers := map[backup.RepositoryID]Signer{}
+	for line := range strings.Lines(string(identityFile)) {
+		rest, found := strings.CutPrefix(strings.TrimRight(line, "\r\n"), signerLine)
+		if !found {
+			continue
+		}
+		of, _, _ := strings.Cut(rest, " ")
+		id, err := backup.ParseRepositoryID(of)
+		if err != nil {
+			return nil, fmt.Errorf("identity file: line %q: %w", signerLine, err)
+		}
+		if signers[id], _, err = SignerOf(identityFile, id); err != nil {
+			return nil, err
+		}
+	}
+	return signers, nil
+}
+
 // SignerOf returns the signer that an identity file names for a repository; ok is false if it names
 // none. A damaged line, or two different lines, are backup.ErrInvalid.
 func SignerOf(identityFile []byte, repository backup.RepositoryID) (s Signer, ok bool, err error) {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/hex"
 	"fmt"
 	"math"
 	"strconv"
@@ -12,7 +13,7 @@ import (
 // The names of objects. docs/formats/store.md describes the layout.
 const (
 	// ConfigName is the repository's configuration: its identity, and the worker key sealed to the
-	// recipients. It is written once, by init.
+	// recipients. It is written once, by init; the recipients in force may be others (KeysPrefix).
 	ConfigName = "repository"
 
 	PacksPrefix    = "packs/"
@@ -21,6 +22,9 @@ const (
 	CatalogPrefix  = "catalog/"
 	IndexPrefix    = "index/"
 	KeysPrefix     = "keys/"
+
+	RecipientsPrefix = KeysPrefix + "recipients-"
+	WrapsPrefix      = KeysPrefix + "wraps-"
 )
 
 // PackName is the name of a pack's object. It contains the snapshot that the pack was created for.
@@ -90,6 +94,35 @@ func ParseIndexName(name string) (sequence int64, part int, ok bool) {
 	sequence, err := strconv.ParseInt(digits, 16, 64)
 	part, wrong := strconv.Atoi(number)
 	return sequence, part, err == nil && wrong == nil && sequence < math.MaxInt64 && name == IndexName(sequence, part)
+}
+
+// RecipientsName is the name of a statement of the recipients in force. The names sort in the order
+// of their sequences.
+func RecipientsName(sequence int64) string { return fmt.Sprintf("%s%016x", RecipientsPrefix, sequence) }
+
+// ParseRecipientsName returns the sequence of a statement of recipients. ok is false unless
+// RecipientsName returns the name.
+func ParseRecipientsName(name string) (sequence int64, ok bool) {
+	digits, _ := strings.CutPrefix(name, RecipientsPrefix)
+	sequence, err := strconv.ParseInt(digits, 16, 64)
+	return sequence, err == nil && sequence > 0 && name == RecipientsName(sequence)
+}
+
+// WrapsName is the name of the part of a rotation that begins with the given key id. The names of a
+// rotation's parts sort in the order of their key ids.
+func WrapsName(rotation int64, first [16]byte) string {
+	return fmt.Sprintf("%s%016x-%x", WrapsPrefix, rotation, first)
+}
+
+// ParseWrapsName is the inverse of WrapsName.
+func ParseWrapsName(name string) (rotation int64, first [16]byte, ok bool) {
+	digits, id, _ := strings.Cut(strings.TrimPrefix(name, WrapsPrefix), "-")
+	rotation, err := strconv.ParseInt(digits, 16, 64)
+	if err != nil || len(id) != hex.EncodedLen(len(first)) {
+		return 0, first, false
+	}
+	_, err = hex.Decode(first[:], []byte(id))
+	return rotation, first, err == nil && rotation > 0 && name == WrapsName(rotation, first)
 }
 
 // MaxNameBytes is the length of the longest name. S3 allows 1,024 bytes; the rest is for the prefix

@@ -18,6 +18,7 @@ func TestNamesOfObjectsAreNames(t *testing.T) {
 		CommitName(backup.NewSnapshotID()), AmendedName(backup.NewSnapshotID(), 1e6),
 		CatalogName(1), CatalogName(math.MaxInt64),
 		IndexName(1, 0), IndexName(math.MaxInt64, math.MaxInt32),
+		RecipientsName(1), RecipientsName(math.MaxInt64), WrapsName(1, [16]byte{}), WrapsName(math.MaxInt64, [16]byte{0xff}),
 	} {
 		if err := CheckName(name); err != nil {
 			t.Error(err)
@@ -45,9 +46,35 @@ func TestNamesNeverChange(t *testing.T) {
 		AmendedName(snapshot, 7):         "commits/" + s + "-000007",
 		CatalogName(0x1234):              "catalog/0000000000001234",
 		IndexName(0x1234, 5):             "index/0000000000001234-000005",
+		RecipientsName(0x1234):           "keys/recipients-0000000000001234",
+		WrapsName(0x1234, pack):          "keys/wraps-0000000000001234-" + p,
 	} {
 		if got != want {
 			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+func TestNamesOfKeys(t *testing.T) {
+	for _, n := range []int64{1, 0x1234, math.MaxInt64} {
+		if got, ok := ParseRecipientsName(RecipientsName(n)); got != n || !ok {
+			t.Errorf("%s: %d, %t", RecipientsName(n), got, ok)
+		}
+		id := [16]byte{0xab, 15: byte(n)}
+		if got, first, ok := ParseWrapsName(WrapsName(n, id)); got != n || first != id || !ok {
+			t.Errorf("%s: %d, %x, %t", WrapsName(n, id), got, first, ok)
+		}
+	}
+	for _, name := range []string{
+		"", "keys/", "keys/recipients-", "keys/recipients-0000000000000000", "keys/recipients-1", "keys/recipients-000000000000000A", "keys/recipients--000000000000001",
+		"keys/recipients-8000000000000000", "xkeys/recipients-0000000000000001", "keys/wraps-0000000000000001", "keys/wraps-0000000000000001-00",
+		"keys/wraps-0000000000000000-00000000000000000000000000000000", "keys/wraps-0000000000000001-0000000000000000000000000000000A",
+	} {
+		if n, ok := ParseRecipientsName(name); ok {
+			t.Errorf("%s is the statement %d", name, n)
+		}
+		if n, id, ok := ParseWrapsName(name); ok {
+			t.Errorf("%s is the part %d, %x", name, n, id)
 		}
 	}
 }

@@ -114,6 +114,8 @@ INSERT INTO repositories (id, repository, version, created, chunker, codec, reci
 VALUES (1, $1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (id) DO NOTHING`
 
+	updateRecipients = `UPDATE repositories SET recipients = $1 WHERE id = 1`
+
 	selectRepository = `
 SELECT repository, version, created, chunker, codec, recipients, signer
 FROM repositories WHERE id = 1`
@@ -121,20 +123,44 @@ FROM repositories WHERE id = 1`
 
 // CreateRepository implements index.Admin.
 func (x *Index) CreateRepository(ctx context.Context, r backup.Repository) error {
-	for _, s := range append([]string{r.Chunker, r.Codec}, r.Recipients...) {
+	for _, s := range []string{r.Chunker, r.Codec} {
 		if !settings.IsText(s) {
 			return invalid("repository setting %q", s)
 		}
 	}
-	recipients, err := json.Marshal(append([]string{}, r.Recipients...))
+	recipients, err := encodeRecipients(r.Recipients)
 	if err != nil {
 		return err
 	}
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		n, err := tx.change(ctx, insertRepository,
-			uuid.UUID(r.ID), r.Version, stamp(r.Created), r.Chunker, r.Codec, json.RawMessage(recipients), r.Signer[:])
+			uuid.UUID(r.ID), r.Version, stamp(r.Created), r.Chunker, r.Codec, recipients, r.Signer[:])
 		if err == nil && n == 0 {
 			err = fmt.Errorf("repository: %w", backup.ErrExists)
+		}
+		return err
+	})
+}
+
+func encodeRecipients(recipients []string) (json.RawMessage, error) {
+	for _, s := range recipients {
+		if !settings.IsText(s) {
+			return nil, invalid("recipient %q", s)
+		}
+	}
+	return json.Marshal(append([]string{}, recipients...))
+}
+
+// SetRecipients implements index.Admin.
+func (x *Index) SetRecipients(ctx context.Context, recipients []string) error {
+	encoded, err := encodeRecipients(recipients)
+	if err != nil {
+		return err
+	}
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		n, err := tx.change(ctx, updateRecipients, encoded)
+		if err == nil && n == 0 {
+			err = fmt.Errorf("index: %w", backup.ErrNoRepository)
 		}
 		return err
 	})

@@ -42,6 +42,7 @@ func testRepository(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	_, err := f.x.Repository(f.ctx)
 	f.wants(err, backup.ErrNoRepository)
+	f.wants(f.x.SetRecipients(f.ctx, []string{"age1…"}), backup.ErrNoRepository)
 	want := backup.Repository{
 		ID: backup.NewRepositoryID(), Version: 1, Created: time.Date(2026, 1, 2, 3, 4, 5, 678_901_000, time.UTC),
 		Chunker: "fastcdc-v1.0.0-1MiB", Codec: "zstd-3", Recipients: []string{"age1…", "age2"}, Signer: [32]byte{1, 31: 2},
@@ -53,6 +54,15 @@ func testRepository(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("repository %+v, want %+v", got, want)
 	}
 	f.wants(f.x.CreateRepository(f.ctx, want), backup.ErrExists)
+
+	want.Recipients = []string{"age2", "age3", "age1…"}
+	f.must(f.x.SetRecipients(f.ctx, want.Recipients))
+	got, err = f.db.Open().Repository(f.ctx)
+	f.must(err)
+	if !reflect.DeepEqual(got, want) {
+		t.Fatalf("repository %+v, want %+v", got, want)
+	}
+	f.wants(f.x.SetRecipients(f.ctx, []string{"a\x00b"}), backup.ErrInvalid)
 }
 
 func testFilersAndShards(t *testing.T, fresh func(testing.TB) Database) {

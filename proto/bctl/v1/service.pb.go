@@ -57,8 +57,10 @@ type Service struct {
 	HandedBack    int64       `protobuf:"varint,23,opt,name=handed_back,json=handedBack,proto3" json:"handed_back,omitempty"`           // how often a worker has handed work back lately because an attempt failed
 	HandedBackWhy string      `protobuf:"bytes,24,opt,name=handed_back_why,json=handedBackWhy,proto3" json:"handed_back_why,omitempty"` // the last error
 	HandBacks     []*HandBack `protobuf:"bytes,28,rep,name=hand_backs,json=handBacks,proto3" json:"hand_backs,omitempty"`               // the same by error; not in a Roster
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// A reader or a committer: it seals to other recipients than those that are in force by the index.
+	OtherRecipients bool `protobuf:"varint,29,opt,name=other_recipients,json=otherRecipients,proto3" json:"other_recipients,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -285,6 +287,13 @@ func (x *Service) GetHandBacks() []*HandBack {
 		return x.HandBacks
 	}
 	return nil
+}
+
+func (x *Service) GetOtherRecipients() bool {
+	if x != nil {
+		return x.OtherRecipients
+	}
+	return false
 }
 
 // HandBack is work that a worker has handed back lately because of the same error.
@@ -579,7 +588,7 @@ var File_bctl_v1_service_proto protoreflect.FileDescriptor
 
 const file_bctl_v1_service_proto_rawDesc = "" +
 	"\n" +
-	"\x15bctl/v1/service.proto\x12\abctl.v1\"\xfb\x06\n" +
+	"\x15bctl/v1/service.proto\x12\abctl.v1\"\xa6\a\n" +
 	"\aService\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -613,7 +622,8 @@ const file_bctl_v1_service_proto_rawDesc = "" +
 	"handedBack\x12&\n" +
 	"\x0fhanded_back_why\x18\x18 \x01(\tR\rhandedBackWhy\x120\n" +
 	"\n" +
-	"hand_backs\x18\x1c \x03(\v2\x11.bctl.v1.HandBackR\thandBacks\"m\n" +
+	"hand_backs\x18\x1c \x03(\v2\x11.bctl.v1.HandBackR\thandBacks\x12)\n" +
+	"\x10other_recipients\x18\x1d \x01(\bR\x0fotherRecipients\"m\n" +
 	"\bHandBack\x12\x10\n" +
 	"\x03why\x18\x01 \x01(\tR\x03why\x12\x14\n" +
 	"\x05times\x18\x02 \x01(\x03R\x05times\x12\x16\n" +

@@ -26,6 +26,8 @@ func (a *app) parts(r *repository) (embedded.Options, error) {
 	if err != nil {
 		return embedded.Options{}, err
 	}
+	// The worker key is a copy of what is in force, and is old if bctl key was interrupted.
+	key.Recipients = r.object.Recipients
 	committerKey, err := r.object.ReadCommitterKey(a.cfg.CommitterKey)
 	if err != nil {
 		return embedded.Options{}, err

@@ -93,6 +93,7 @@ func (c *doctorCommand) run(ctx context.Context) error {
 	}
 	p := open.Doctor(cfg)
 	p.ConfigFile, p.ConfigError, p.Environ = a.configFile, c.settings, os.Environ()
+	p.Ask = a.askFiles()
 	p.Role, p.Sources, p.Throughput = installation.Role(c.as), c.sources, c.throughput
 	a.interruptible.Store(true)
 	printer := doctorPrinter{app: a}

@@ -13,6 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/rebuild"
 	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/rewrap"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/bctl/open"
@@ -110,7 +111,7 @@ func (c *indexCommand) origin(ctx context.Context) (s origin, err error) {
 		return s, err
 	}
 	if s.object, err = repo.ReadObject(ctx, s.store); err == nil {
-		s.trust, err = c.trust(&s.object)
+		s.trust, err = c.trust(ctx, s.store, &s.object)
 	}
 	if err == nil {
 		var key seal.WorkerKey
@@ -241,11 +242,11 @@ func (c *indexCommand) catchup(ctx context.Context) error {
 }
 
 // trust determines the signer of the store's objects, and the identity that opens them.
-func (c *indexCommand) trust(object *repo.Object) (t journal.Trust, err error) {
+func (c *indexCommand) trust(ctx context.Context, s store.Store, object *repo.Object) (t journal.Trust, err error) {
 	if err := c.checkKeys(object.ID); err != nil {
 		return t, err
 	}
-	identity, err := repo.FindIdentity(c.app.cfg.Identity, object.ID)
+	identity, err := repo.FindIdentity(c.app.cfg.Identity, object.ID, c.app.ask(ctx))
 	if err != nil {
 		return t, err
 	}
@@ -267,7 +268,11 @@ func (c *indexCommand) trust(object *repo.Object) (t journal.Trust, err error) {
 		return t, fmt.Errorf("no file on this machine names the signer of repository %v. The store names %v: if you know from another source that this is right, pass it with --signer: %w",
 			object.ID, object.Signer(), backup.ErrWrongKey)
 	}
-	return journal.Trust{Repository: object.ID, Signer: signer, Opener: identity.Opener}, object.CheckSigner(signer, from)
+	if err := object.CheckSigner(signer, from); err != nil {
+		return t, err
+	}
+	opener := rewrap.Opener(ctx, s, object, identity.Opener)
+	return journal.Trust{Repository: object.ID, Signer: signer, Opener: opener}, object.LoadRecipients(ctx, s)
 }
 
 // checkKeys returns an error if a key file on this machine belongs to another repository: the

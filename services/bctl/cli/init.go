@@ -65,7 +65,7 @@ func (c *initCommand) run(ctx context.Context) error {
 	o := repo.Options{
 		WorkerKeyPath: a.cfg.WorkerKey, CommitterKeyPath: a.cfg.CommitterKey, IdentityPath: a.cfg.Identity,
 		Recipients: append(a.cfg.Recipients, c.recipients...),
-		Chunker:    chunk.DefaultCutter, Codec: a.cfg.Codec, Now: time.Now(),
+		Chunker:    chunk.DefaultCutter, Codec: a.cfg.Codec, Now: time.Now(), Ask: a.ask(ctx),
 	}
 	if err := c.check(ctx, &o); err != nil {
 		return err

@@ -199,11 +199,15 @@ func ailment(s *flow.Instance) string {
 		return "not ready: " + display(firstLine(s.Reason))
 	case !s.Ready:
 		return "not ready"
+	case s.OtherRecipients:
+		return otherRecipients
 	case s.HandedBack > 0:
 		return "handed work back: " + display(firstLine(s.HandedBackWhy))
 	}
 	return ""
 }
+
+const otherRecipients = "seals to other recipients than those in force (docs/keys.md)"
 
 // ailments describes the ailments of services: "r1, r2: drained; r3: no answer".
 func ailments(services []*flow.Instance) string {

@@ -45,8 +45,13 @@ const most = math.MaxInt32
 
 // numberFlag adds a flag for a whole number between least and greatest.
 func numberFlag(flags *pflag.FlagSet, to *int, name string, value, least, greatest int, usage string) {
+	numberFlagP(flags, to, name, "", value, least, greatest, usage)
+}
+
+// numberFlagP is numberFlag with a shorthand.
+func numberFlagP(flags *pflag.FlagSet, to *int, name, shorthand string, value, least, greatest int, usage string) {
 	*to = value
-	flags.Var(&parsed[int]{to, strconv.Itoa(value), "int", func(text string) (int, error) {
+	flags.VarP(&parsed[int]{to, strconv.Itoa(value), "int", func(text string) (int, error) {
 		n, err := strconv.Atoi(text)
 		switch {
 		case err == nil && n >= least && n <= greatest:
@@ -55,7 +60,7 @@ func numberFlag(flags *pflag.FlagSet, to *int, name string, value, least, greate
 			return 0, wrongValue("is not a number of %d or more", least)
 		}
 		return 0, wrongValue("is not a number from %d to %d", least, greatest)
-	}}, name, usage)
+	}}, name, shorthand, usage)
 }
 
 // sizeFlag adds a flag for a number of bytes: 500MB, 2GiB.

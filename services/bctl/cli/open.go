@@ -9,6 +9,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/rewrap"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/bctl/open"
@@ -169,6 +170,9 @@ func (a *app) openRepository(ctx context.Context, to access) (*repository, error
 	r := &repository{index: i, store: s}
 	r.object, err = repo.Check(ctx, s, i)
 	if err == nil {
+		err = r.object.LoadRecipients(ctx, s)
+	}
+	if err == nil {
 		err = checkCurrent(ctx, i, s)
 		if to == toRead && err != nil {
 			a.note("%v", err)
@@ -208,6 +212,9 @@ func (a *app) lookAtStore(ctx context.Context, r *repository) error {
 	if err == nil {
 		r.store = s
 		if r.object, err = repo.Check(asking, s, r.index); err == nil {
+			err = r.object.LoadRecipients(asking, s)
+		}
+		if err == nil {
 			err = checkCurrent(asking, r.index, s)
 		}
 	}
@@ -225,8 +232,8 @@ func (a *app) lookAtStore(ctx context.Context, r *repository) error {
 }
 
 // openSealed returns the Opener for packs, and the key of the chunks' hashes.
-func (a *app) openSealed(r *repository) (*seal.Opener, seal.DedupKey, error) {
-	identity, err := repo.FindIdentity(a.cfg.Identity, r.object.ID)
+func (a *app) openSealed(ctx context.Context, r *repository) (*seal.Opener, seal.DedupKey, error) {
+	identity, err := repo.FindIdentity(a.cfg.Identity, r.object.ID, a.ask(ctx))
 	if err != nil {
 		return nil, seal.DedupKey{}, err
 	}
@@ -241,5 +248,5 @@ func (a *app) openSealed(r *repository) (*seal.Opener, seal.DedupKey, error) {
 	case err != nil:
 		return nil, seal.DedupKey{}, fmt.Errorf("identity %s: %w", identity.Path, err)
 	}
-	return identity.Opener, key.Dedup, nil
+	return rewrap.Opener(ctx, r.store, &r.object, identity.Opener), key.Dedup, nil
 }

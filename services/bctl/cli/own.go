@@ -41,7 +41,7 @@ func ownPaths(c *config.Config) []string {
 // keys, identities and the configuration. If one of these is a symlink, the symlink itself is
 // included.
 func (a *app) keptPaths(id backup.RepositoryID) ([]string, error) {
-	files := []string{a.cfg.WorkerKey, a.cfg.CommitterKey, a.cfg.Identity, a.configFile}
+	files := []string{a.cfg.WorkerKey, a.cfg.CommitterKey, a.cfg.Identity, a.cfg.Passphrase, a.configFile}
 	if path, err := repo.DefaultIdentityPath(id); err == nil { // fails without a home directory
 		files = append(files, path)
 	}

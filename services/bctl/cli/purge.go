@@ -368,7 +368,7 @@ func (c *purgeCommand) goOn(ctx context.Context) error {
 
 // finish carries out a purge that has begun, and reports it.
 func (c *purgeCommand) finish(ctx context.Context, p index.Purge, shard *index.ShardStatus) error {
-	o, err := c.options(p)
+	o, err := c.options(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -409,7 +409,7 @@ func (c *purgeCommand) keys() (k journal.Keys, err error) {
 }
 
 // options returns what a purge needs. Without an identity, it does what it can.
-func (c *purgeCommand) options(p index.Purge) (o embedded.PurgeOptions, err error) {
+func (c *purgeCommand) options(ctx context.Context, p index.Purge) (o embedded.PurgeOptions, err error) {
 	a, r := c.app, c.repository
 	if o.Keys, err = c.keys(); err != nil {
 		return o, err
@@ -423,7 +423,7 @@ func (c *purgeCommand) options(p index.Purge) (o embedded.PurgeOptions, err erro
 	o.Store, o.Log, o.By = c.store, a.log, operator()
 	o.Sweep = c.local // in a fleet, the pruner sweeps
 	o.Holder = fmt.Sprintf("purge-%d-%s", os.Getpid(), backup.NewPackID())
-	opener, dedup, err := a.openSealed(r)
+	opener, dedup, err := a.openSealed(ctx, r)
 	switch {
 	case err == nil:
 		o.Opener, o.Hasher = opener, chunk.NewHasher(dedup)

@@ -158,7 +158,7 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	opener, key, err := c.app.openSealed(r)
+	opener, key, err := c.app.openSealed(ctx, r)
 	if err != nil {
 		return err
 	}

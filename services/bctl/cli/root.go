@@ -50,7 +50,8 @@
 //
 // Set up and repair
 //
-//	init.go, migrate.go, index.go, index_rebuild.go, index_report.go, deploy.go,
+//	init.go, ask.go, key.go, key_ls.go, key_change.go, key_rotate.go, key_verify.go, key_paper.go,
+//	key_split.go, migrate.go, index.go, index_rebuild.go, index_report.go, deploy.go,
 //	deploy_rotate.go, doctor.go, service.go
 package cli
 
@@ -98,8 +99,9 @@ type app struct {
 	progress   string
 	profiler   profiler
 
-	cfg *config.Config
-	log *slog.Logger
+	cfg   *config.Config
+	log   *slog.Logger
+	asked answers
 
 	indexLock *os.File // held until the process ends, if it writes to a SQLite index
 
@@ -185,7 +187,7 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 		newService(a, "reader", "Run a reader, which reads files and stores their content", a.services.Reader),
 		newService(a, "committer", "Run a committer, which assigns work and writes the index", a.services.Committer),
 		newService(a, "pruner", "Run a pruner, which deletes what no snapshot needs", a.services.Pruner))
-	addGroup(root, adminGroup, newDoctor(a), newIndex(a), newMigrate(a), newDeploy(a), newCompletion(a), newVersion(a))
+	addGroup(root, adminGroup, newDoctor(a), newIndex(a), newKey(a), newMigrate(a), newDeploy(a), newCompletion(a), newVersion(a))
 	help := newHelp(a)
 	addGroup(root, adminGroup, help)
 	root.SetHelpCommand(help)

@@ -125,7 +125,7 @@ func urgency(i *flow.Instance) int {
 		return 0
 	case state == "silent":
 		return 1
-	case !i.Ready, i.HandedBack > 0:
+	case !i.Ready, i.HandedBack > 0, i.OtherRecipients:
 		return 2
 	case clockIsOff(i):
 		return 3
@@ -170,6 +170,9 @@ func reasonLines(found []flow.Instance) (lines []string) {
 			for _, h := range handBacksOf(i) {
 				names.add("handed work back: "+firstLine(cmp.Or(h.Why, "more reasons")), fmt.Sprintf("%s %s (%d times)", i.Role, display(i.Name), h.Times))
 			}
+		}
+		if i.OtherRecipients {
+			names.add(otherRecipients, fmt.Sprintf("%s %s", i.Role, display(i.Name)))
 		}
 		if i.Ready {
 			continue
@@ -310,6 +313,8 @@ type serviceJSON struct {
 	Why        string `json:"handed_back_why,omitempty"` // the last reason
 
 	HandBacks []handBackJSON `json:"hand_backs,omitempty"`
+
+	OtherRecipients bool `json:"other_recipients"` // it seals to others than those in force
 }
 
 // handBackJSON is work that was handed back for one reason. The names are fixed.
@@ -324,6 +329,7 @@ func newServiceJSON(i *flow.Instance) serviceJSON {
 		Role: string(i.Role), Name: i.Name, Site: i.Site, State: serviceState(i), Version: i.Version, Instance: i.ID, Started: jsonTime(i.Started), Heard: jsonTime(i.Heard),
 		Ready: i.Ready, Reason: i.Reason, Leads: i.Leads, Schedule: i.Schedules, Draining: i.Draining, Tasks: i.Tasks, Batches: i.Batches, Stalled: i.Stalled,
 		Entries: i.EntriesPerSecond, Bytes: i.BytesPerSecond, HandedBack: i.HandedBack, Why: i.HandedBackWhy,
+		OtherRecipients: i.OtherRecipients,
 	}
 	if i.ClockKnown {
 		seconds := i.ClockAhead.Seconds()

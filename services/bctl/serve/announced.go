@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,10 +32,12 @@ type announced struct {
 	changed  chan struct{}
 	also     func(*flow.Instance) // adds further data
 	drain    func(undo bool, by string)
+	sealsTo  []string // recipients; nil: it seals nothing
 
 	mu    sync.Mutex
 	known bool // the difference of the clock is known
 	ahead time.Duration
+	stale bool // sealsTo are not the recipients in force
 }
 
 // announce returns the announcement of a service; run publishes it.
@@ -64,15 +67,52 @@ func (a *announced) describe() flow.Instance {
 		i.Reason = err.Error()
 	}
 	a.mu.Lock()
-	i.ClockKnown, i.ClockAhead = a.known, a.ahead
+	i.ClockKnown, i.ClockAhead, i.OtherRecipients = a.known, a.ahead, a.stale
 	a.mu.Unlock()
 	a.also(&i)
 	return i
 }
 
 func (a *announced) compareClocks(ctx context.Context) {
+	a.compareWithIndex(ctx)
+	loop.Every(ctx, clockEvery, func() { a.compareWithIndex(ctx) })
+}
+
+func (a *announced) compareWithIndex(ctx context.Context) {
 	a.compareClock(ctx)
-	loop.Every(ctx, clockEvery, func() { a.compareClock(ctx) })
+	if a.sealsTo != nil {
+		a.compareRecipients(ctx)
+	}
+}
+
+// compareRecipients finds out whether bctl key has changed the recipients since this service has
+// read them. The index only says so: a service never seals to what the index names.
+func (a *announced) compareRecipients(ctx context.Context) {
+	asking, cancel := context.WithTimeout(ctx, clockWithin)
+	defer cancel()
+	r, err := a.index.Repository(asking)
+	if err != nil {
+		return // readiness reports an index that does not answer
+	}
+	stale := !sameRecipients(r.Recipients, a.sealsTo)
+	a.mu.Lock()
+	changed := stale != a.stale
+	a.stale = stale
+	a.mu.Unlock()
+	if !changed {
+		return
+	}
+	loop.Wake(a.changed)
+	if stale {
+		a.m.log.Warn("this service seals to other recipients than those in force: give it the present worker key, then restart it")
+	} else {
+		a.m.log.Info("this service seals to the recipients in force again")
+	}
+}
+
+// sameRecipients ignores the order.
+func sameRecipients(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
 func (a *announced) compareClock(ctx context.Context) {

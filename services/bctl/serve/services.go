@@ -172,6 +172,7 @@ func Reader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	log.Info("reader started", "store", s.store.String())
 	a := announce(c, m, conn, idx, ready, flow.RoleReader)
+	a.sealsTo = key.Recipients
 	a.runWorker(ctx, report, func(ctx context.Context) {
 		r, err := read.New(parts, o)
 		if err != nil { // it is not, because the same settings were accepted above
@@ -193,7 +194,7 @@ func Committer(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer s.close()
 	m, idx, log := s.monitoring, s.idx, s.log
-	keys, err := waitForCommitterKeys(ctx, c, s.waits, s.store, idx)
+	keys, recipients, err := waitForCommitterKeys(ctx, c, s.waits, s.store, idx)
 	if err != nil {
 		return err
 	}
@@ -216,6 +217,7 @@ func Committer(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		Metrics: m.metrics.Committer(), Trace: m.trace, Health: m.health,
 	})
 	a := announce(c, m, conn, idx, newReadiness(false), flow.RoleCommitter)
+	a.sealsTo = recipients
 	a.also = func(i *flow.Instance) {
 		i.Leads, i.Schedules = committer.Leads(), scheduler.Leads()
 		i.MaxRunning, i.MaxRunningPerFiler = scheduler.Limits().Running, scheduler.Limits().RunningPerFiler
@@ -347,15 +349,17 @@ func waitForStore(ctx context.Context, c *config.Config, waits *waiting) (*guard
 }
 
 // waitForCommitterKeys waits until the store delivers the repository's configuration, and returns
-// the keys of a committer.
-func waitForCommitterKeys(ctx context.Context, c *config.Config, waits *waiting, s store.Store, idx index.Index) (journal.Keys, error) {
-	return waitFor(ctx, waits, theStore, func() (journal.Keys, error) {
+// the keys of a committer, and the recipients to which it seals.
+func waitForCommitterKeys(ctx context.Context, c *config.Config, waits *waiting, s store.Store, idx index.Index) (keys journal.Keys, recipients []string, err error) {
+	keys, err = waitFor(ctx, waits, theStore, func() (journal.Keys, error) {
 		object, key, err := repo.LoadCommitter(ctx, s, idx, c.CommitterKey)
 		if err != nil {
 			return journal.Keys{}, err
 		}
+		recipients = object.Recipients
 		return open.JournalKeys(&object, key)
 	})
+	return keys, recipients, err
 }
 
 // waitFor retries open until it succeeds, ctx is done, or the error is permanent.

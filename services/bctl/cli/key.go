@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/seal"
+)
+
+func newKey(a *app) *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use: "key", Short: "Manage the identities that can restore", Aliases: []string{"keys"},
+		Long: `Backups are sealed to recipients, which are public keys. Each recipient has an
+identity, a secret key that opens the backups. These commands show and change
+the recipients, test identities, and make copies of an identity on paper.
+docs/keys.md describes what to do on the first day, for a new colleague, and
+when an identity is lost or stolen.`,
+	})
+	cmd.AddCommand(newKeyLs(a), newKeyAdd(a), newKeyRm(a), newKeyRotate(a), newKeyVerify(a),
+		newKeyProtect(a), newKeyExport(a), newKeyImport(a), newKeySplit(a), newKeyCombine(a))
+	return cmd
+}
+
+// repositoryKeys are the keys with which recipients are changed. They come from the key files, or
+// else from the store, where they are sealed to the recipients.
+type repositoryKeys struct {
+	worker    seal.WorkerKey
+	committer seal.CommitterKey
+	onDisk    *seal.WorkerKey // the worker key file's; nil: there is none here
+}
+
+// repositoryKeys reads the keys. identity names a file; "": the default.
+func (a *app) repositoryKeys(ctx context.Context, r *repository, identity string) (k repositoryKeys, err error) {
+	worker, workerErr := r.object.ReadWorkerKey(a.cfg.WorkerKey)
+	committer, committerErr := r.object.ReadCommitterKey(a.cfg.CommitterKey)
+	if workerErr == nil {
+		k.onDisk = &worker
+	}
+	k.worker, k.committer = worker, committer
+	if workerErr == nil && committerErr == nil {
+		return k, nil
+	}
+	opened, err := repo.FindIdentity(identity, r.object.ID, a.ask(ctx))
+	if err == nil {
+		err = opened.Check(&r.object)
+	}
+	if err == nil && workerErr != nil {
+		k.worker, err = r.object.WorkerKey(opened.Opener)
+	}
+	if err == nil && committerErr != nil {
+		k.committer, err = r.object.CommitterKey(opened.Opener)
+	}
+	if err != nil {
+		return k, fmt.Errorf("this takes the committer key and the worker key, or an identity that opens the backups: %w; %w", errors.Join(workerErr, committerErr), err)
+	}
+	return k, nil
+}
+
+// follow makes the index and the worker key file name the recipients in force. An earlier command
+// may have been interrupted before it did so.
+func (a *app) follow(ctx context.Context, r *repository, k *repositoryKeys) error {
+	indexed, err := r.index.Repository(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(indexed.Recipients, r.object.Recipients) {
+		if err := r.index.SetRecipients(ctx, r.object.Recipients); err != nil {
+			return fmt.Errorf("the recipients are in force, but the index does not have them yet (run this command again): %w", err)
+		}
+	}
+	if k.onDisk == nil || slices.Equal(k.onDisk.Recipients, r.object.Recipients) {
+		return nil
+	}
+	key := *k.onDisk
+	key.Recipients = r.object.Recipients
+	if err := repo.ReplaceWorkerKey(a.cfg.WorkerKey, key); err != nil {
+		return fmt.Errorf("the recipients are in force, but the worker key does not have them yet (run this command again): %w", err)
+	}
+	k.onDisk = &key
+	return nil
+}
+
+// openKeys opens the repository to change its recipients, and its keys.
+func (a *app) openKeys(ctx context.Context, identity string) (*repository, repositoryKeys, error) {
+	r, err := a.openRepository(ctx, toWrite)
+	if err != nil {
+		return nil, repositoryKeys{}, err
+	}
+	k, err := a.repositoryKeys(ctx, r, identity)
+	if err == nil {
+		err = a.follow(ctx, r, &k)
+	}
+	if err != nil {
+		r.close()
+		return nil, k, err
+	}
+	return r, k, nil
+}
+
+// identityFiles returns the identity files that a command names, or the configured one.
+func (a *app) identityFiles(id backup.RepositoryID, given []string) ([]string, error) {
+	if len(given) > 0 {
+		return given, nil
+	}
+	if a.cfg.Identity != "" {
+		return []string{a.cfg.Identity}, nil
+	}
+	path, err := repo.DefaultIdentityPath(id)
+	if err != nil {
+		return nil, err
+	}
+	return []string{path}, nil
+}
+
+// noteWorkers says what is left to do in a fleet, after the recipients have changed.
+func (a *app) noteWorkers() {
+	if !a.cfg.Fleet() {
+		return
+	}
+	a.note("readers seal to the recipients in their worker key, and committers to those that were in force when they started. Copy %s to the folders of all readers, then restart the readers and the committers (docs/keys.md). Until then bctl worker ls marks them", a.cfg.WorkerKey)
+}
+
+// readOneIdentity reads an identity file, without its passphrase, that has exactly one identity.
+func (a *app) readOneIdentity(ctx context.Context, path string) (file []byte, identity string, err error) {
+	file, err = repo.ReadIdentityFile(path, a.ask(ctx))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, "", fmt.Errorf("identity file %s does not exist: %w", path, backup.ErrWrongKey)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	lines := seal.Identities(file)
+	if len(lines) != 1 {
+		return nil, "", fmt.Errorf("identity file %s has %d identities: put the one that you mean into a file of its own: %w", path, len(lines), backup.ErrWrongKey)
+	}
+	if _, err := seal.NewOpener(file); err != nil {
+		return nil, "", fmt.Errorf("%s: %w", path, errors.Join(err, backup.ErrWrongKey))
+	}
+	return file, lines[0], nil
+}
