@@ -98,6 +98,7 @@ type Index interface {
 	Sweeping
 	Purging
 	Braking
+	Checking
 	// Close closes the connections.
 	Close() error
 }

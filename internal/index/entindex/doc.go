@@ -103,6 +103,7 @@
 //	prune.go       finds and deletes what no snapshot needs
 //	needed.go      finds the versions of pages that snapshots need
 //	prunework.go   reports what there is to prune
+//	checking.go    reads what is checked for damage
 //	move.go        replaces packs by their thinned copies
 //	locks.go       until when objects are locked in the store
 //	sweep.go       recognizes objects of the store

@@ -80,6 +80,45 @@ func (b *backend) EachPlace(ctx context.Context, packs []int64, do func(index.Pl
 	return nil
 }
 
+// EachLocation implements entindex.HotReader.
+func (b *backend) EachLocation(ctx context.Context, packs []int64, do func(index.ChunkLocation) error) error {
+	where, args := "", []any(nil)
+	if packs != nil {
+		where, args = " WHERE pack = ANY ($1)", []any{packs}
+	}
+	for _, table := range []string{"chunks", "chunk_copies"} {
+		err := b.eachRaw(ctx, "SELECT id, pack, frame, frame_offset, length FROM "+table+where, func(raw [][]byte) error {
+			return do(index.ChunkLocation{
+				PlaceOf: index.PlaceOf{Chunk: backup.ChunkID(raw[0]), Pack: int64(binary.BigEndian.Uint64(raw[1])), Frame: binary.BigEndian.Uint32(raw[2])},
+				Start:   binary.BigEndian.Uint32(raw[3]), Length: binary.BigEndian.Uint32(raw[4]),
+			})
+		}, args...)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// EachVersion implements entindex.HotReader.
+func (b *backend) EachVersion(ctx context.Context, shard backup.ShardID, needed entindex.Needed, do func(index.Version) error) error {
+	condition, gaps := needed.Condition("$", 3)
+	query := `
+SELECT first_snapshot, coalesce(last_snapshot, $2), page, inode, directory, fingerprint, digest, path_key, listing, ` + ofBase + `
+FROM pages WHERE shard = $1` + condition
+	return b.eachRaw(ctx, query, func(raw [][]byte) error {
+		v := index.Version{First: backup.SnapshotNumber(binary.BigEndian.Uint64(raw[0])), Last: backup.SnapshotNumber(binary.BigEndian.Uint64(raw[1]))}
+		if !needed.Has(v.First, v.Last) {
+			return nil
+		}
+		v.Key, v.Inode = backup.PageKey(binary.BigEndian.Uint64(raw[2])), binary.BigEndian.Uint64(raw[3])
+		v.Directory, v.Fingerprint = backup.DirectoryID(raw[4]), backup.Fingerprint(raw[5])
+		copy(v.Digest[:], raw[6])
+		v.PathKey, v.Listing = bytes.Clone(raw[7]), entindex.Whole(raw[8], raw[9])
+		return do(v)
+	}, append([]any{int64(shard), int64(math.MaxInt64)}, gaps...)...)
+}
+
 // These statements drop the places in packs of the chunks from $2 to $3. A chunk of which there is
 // a copy in another pack keeps that place.
 const (

@@ -32,6 +32,29 @@ func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from ba
 	})
 }
 
+// EachVersion implements entindex.HotReader.
+func (b *backend) EachVersion(ctx context.Context, shard backup.ShardID, needed entindex.Needed, do func(index.Version) error) error {
+	condition, gaps := needed.Condition("?", 3)
+	query := "SELECT first_snapshot, coalesce(last_snapshot, ?2), page, inode, directory, fingerprint, digest, path_key, listing, " + ofBase +
+		" FROM pages INDEXED BY pages_first WHERE shard = ?1" + condition
+	var directory, fingerprint, digest, listing, base sql.RawBytes
+	return b.each(ctx, query, append([]any{int64(shard), int64(math.MaxInt64)}, gaps...), func(rows *sql.Rows) error {
+		var v index.Version
+		var inode int64
+		if err := rows.Scan(&v.First, &v.Last, &v.Key, &inode, &directory, &fingerprint, &digest, &v.PathKey, &listing, &base); err != nil {
+			return err
+		}
+		if !needed.Has(v.First, v.Last) {
+			return nil
+		}
+		copy(v.Directory[:], directory)
+		copy(v.Fingerprint[:], fingerprint)
+		copy(v.Digest[:], digest)
+		v.Inode, v.Listing = uint64(inode), entindex.Whole(listing, base)
+		return do(v)
+	})
+}
+
 // HasLists implements entindex.HotReader.
 func (b *backend) HasLists(ctx context.Context, lists []backup.ChunkID) (bool, error) {
 	statement, err := b.prepare(ctx, selectKnownList)
@@ -67,6 +90,25 @@ const placeReaders = 2
 
 // EachPlace implements entindex.HotReader.
 func (b *backend) EachPlace(ctx context.Context, packs []int64, do func(index.PlaceOf) error) error {
+	return eachPlace(ctx, b, packs, "id, pack, frame", func(rows *sql.Rows, id *sql.RawBytes) (p index.PlaceOf, err error) {
+		err = rows.Scan(id, &p.Pack, &p.Frame)
+		copy(p.Chunk[:], *id)
+		return p, err
+	}, do)
+}
+
+// EachLocation implements entindex.HotReader.
+func (b *backend) EachLocation(ctx context.Context, packs []int64, do func(index.ChunkLocation) error) error {
+	return eachPlace(ctx, b, packs, "id, pack, frame, frame_offset, length", func(rows *sql.Rows, id *sql.RawBytes) (p index.ChunkLocation, err error) {
+		err = rows.Scan(id, &p.Pack, &p.Frame, &p.Start, &p.Length)
+		copy(p.Chunk[:], *id)
+		return p, err
+	}, do)
+}
+
+// eachPlace calls do for each row of chunks and chunk_copies whose pack is one of these; nil: of
+// all packs.
+func eachPlace[T any](ctx context.Context, b *backend, packs []int64, columns string, scan func(*sql.Rows, *sql.RawBytes) (T, error), do func(T) error) error {
 	condition, args := "id >= ?1 AND id < ?2", []any(nil)
 	if packs != nil {
 		list, err := json.Marshal(packs)
@@ -78,13 +120,13 @@ func (b *backend) EachPlace(ctx context.Context, packs []int64, do func(index.Pl
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	readers, reading := errgroup.WithContext(ctx)
-	batches := make(chan []index.PlaceOf)
+	batches := make(chan []T)
 	for n := range placeReaders {
 		from, to := idRange(n*256/placeReaders, (n+1)*256/placeReaders)
 		readers.Go(func() error {
 			for _, table := range []string{"chunks", "chunk_copies"} {
-				query := "SELECT id, pack, frame FROM " + table + " WHERE " + condition
-				if err := b.readPlaces(reading, query, append([]any{from, to}, args...), batches); err != nil {
+				query := "SELECT " + columns + " FROM " + table + " WHERE " + condition
+				if err := readPlaces(reading, b, query, append([]any{from, to}, args...), scan, batches); err != nil {
 					return err
 				}
 			}
@@ -107,8 +149,8 @@ func (b *backend) EachPlace(ctx context.Context, packs []int64, do func(index.Pl
 }
 
 // readPlaces sends the rows of a query for places in batches.
-func (b *backend) readPlaces(ctx context.Context, query string, args []any, batches chan<- []index.PlaceOf) error {
-	var batch []index.PlaceOf
+func readPlaces[T any](ctx context.Context, b *backend, query string, args []any, scan func(*sql.Rows, *sql.RawBytes) (T, error), batches chan<- []T) error {
+	var batch []T
 	send := func() error {
 		select {
 		case batches <- batch:
@@ -120,13 +162,12 @@ func (b *backend) readPlaces(ctx context.Context, query string, args []any, batc
 	}
 	var id sql.RawBytes
 	err := b.each(ctx, query, args, func(rows *sql.Rows) error {
-		var place index.PlaceOf
-		if err := rows.Scan(&id, &place.Pack, &place.Frame); err != nil {
+		place, err := scan(rows, &id)
+		if err != nil {
 			return err
 		}
-		place.Chunk = backup.ChunkID(id)
 		if batch == nil {
-			batch = make([]index.PlaceOf, 0, 1000)
+			batch = make([]T, 0, 1000)
 		}
 		if batch = append(batch, place); len(batch) == cap(batch) {
 			return send()
