@@ -20,6 +20,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/process"
+	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
 type checkCommand struct {
@@ -139,7 +140,7 @@ func (c *checkCommand) fill(ctx context.Context, o *check.Options, r *repository
 		return err
 	}
 	if local, is := r.index.(*sqliteindex.Index); is {
-		o.Copies = func(ctx context.Context) ([]int64, error) { return wholeCopies(ctx, local) }
+		o.Copies = func(ctx context.Context) ([]int64, error) { return embedded.KeptCopies(ctx, local) }
 	}
 	if o.Level >= check.Tables {
 		if o.Opener, o.HashKey, err = c.app.openSealed(r); err != nil {
@@ -150,17 +151,6 @@ func (c *checkCommand) fill(ctx context.Context, o *check.Options, r *repository
 		return nil
 	}
 	return c.openState(o, &repository)
-}
-
-// wholeCopies returns the sequences of the copies of a local index that are complete.
-func wholeCopies(ctx context.Context, x *sqliteindex.Index) (sequences []int64, err error) {
-	copies, err := x.Copies(ctx)
-	for n, state := range copies {
-		if state >= sqliteindex.CopyWhole {
-			sequences = append(sequences, n)
-		}
-	}
-	return sequences, err
 }
 
 // openState opens the file with the progress of the check. Without it, the check cannot be

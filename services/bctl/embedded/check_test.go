@@ -22,15 +22,7 @@ import (
 func (r *repository) checkOptions(level check.Level) check.Options {
 	return check.Options{
 		Index: r.index, Store: r.Store, Repository: &r.Repository, Level: level, Opener: r.opener, HashKey: r.WorkerKey.Dedup,
-		Copies: func(ctx context.Context) (sequences []int64, err error) {
-			copies, err := r.index.Copies(ctx)
-			for n, state := range copies {
-				if state > 0 {
-					sequences = append(sequences, n)
-				}
-			}
-			return sequences, err
-		},
+		Copies: func(ctx context.Context) ([]int64, error) { return embedded.KeptCopies(ctx, r.index) },
 	}
 }
 
