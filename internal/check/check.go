@@ -132,6 +132,8 @@ type Report struct {
 	Chunks               int64 // places
 	Packs, Journal       int64 // objects that were checked
 	PacksRead, ReadBytes int64 // whose content was read, by this run
+
+	missing, unknown map[backup.ChunkID]bool // as of the checker
 }
 
 // maxFindings bounds the findings of each kind that are reported one by one.
@@ -169,7 +171,29 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	}
 	c := &checker{Options: o, missing: map[backup.ChunkID]bool{}, unknown: map[backup.ChunkID]bool{}}
 	err := c.run(ctx)
+	c.report.missing, c.report.unknown = c.missing, c.unknown
 	return c.report, err
+}
+
+// FindAffected finds again the files that are affected by the findings of a Run, and calls
+// o.Affected with each version of a page that has one. Nothing that was read is read again.
+func FindAffected(ctx context.Context, o Options, r *Report) error {
+	if o.MemoryBytes <= 0 {
+		o.MemoryBytes = 256 << 20
+	}
+	c := &checker{Options: o, missing: r.missing, unknown: r.unknown}
+	for _, f := range r.Findings {
+		if f.Damage != nil {
+			c.report.Findings = append(c.report.Findings, &Finding{Kind: f.Kind, Object: f.Object, Damage: f.Damage})
+		}
+	}
+	if err := c.loadShards(ctx); err != nil {
+		return err
+	}
+	if err := c.loadPacks(ctx); err != nil {
+		return err
+	}
+	return c.consequences(ctx)
 }
 
 func (c *checker) run(ctx context.Context) error {

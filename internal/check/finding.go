@@ -77,8 +77,8 @@ type Damage struct {
 	Chunks map[backup.ChunkID]bool // which the index places wrongly
 }
 
-// has reports whether a place is in the damaged part.
-func (d *Damage) has(p *index.PlaceOf) bool { return d.Whole || d.Frames[p.Frame] || d.Chunks[p.Chunk] }
+// Has reports whether a place is in the damaged part.
+func (d *Damage) Has(p *index.PlaceOf) bool { return d.Whole || d.Frames[p.Frame] || d.Chunks[p.Chunk] }
 
 // maxAffected bounds Finding.Affected.
 const maxAffected = 20

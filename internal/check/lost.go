@@ -29,10 +29,12 @@ func (c *checker) consequences(ctx context.Context) error {
 	total := int64(len(c.missing) + len(c.unknown))
 	damaged := map[int64]*Finding{}
 	for _, f := range c.report.Findings {
-		if f.Damage != nil {
+		if f.Damage != nil && (f.Damage.Whole || len(f.Damage.Frames)+len(f.Damage.Chunks) > 0) {
 			damaged[f.Damage.Row] = f
 			rows = append(rows, f.Damage.Row)
-			total += c.packs[c.rows[f.Damage.Row]].Chunks
+			if i, ok := c.rows[f.Damage.Row]; ok {
+				total += c.packs[i].Chunks
+			}
 		}
 	}
 	if total == 0 {
@@ -86,7 +88,7 @@ func (l *loss) findLost(ctx context.Context, in func(*backup.ChunkID) bool, rows
 		if err != nil {
 			return err
 		}
-		if f := damaged[place.Pack]; f != nil && in(&place.Chunk) && f.Damage.has(&place) {
+		if f := damaged[place.Pack]; f != nil && in(&place.Chunk) && f.Damage.Has(&place) {
 			l.chunks[place.Chunk] = f
 		}
 	}
@@ -98,7 +100,7 @@ func (l *loss) findLost(ctx context.Context, in func(*backup.ChunkID) bool, rows
 		if f == nil {
 			continue
 		}
-		if d := damaged[place.Pack]; d != nil && d.Damage.has(&place) || l.deleting[place.Pack] {
+		if d := damaged[place.Pack]; d != nil && d.Damage.Has(&place) || l.deleting[place.Pack] {
 			continue
 		}
 		f.Elsewhere++

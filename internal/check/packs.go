@@ -133,6 +133,11 @@ func (c *checker) readPack(ctx context.Context, k *packState, at pack.Place, sea
 		}
 		f.Damage.Frames[uint32(n)] = true
 	}
+	if f != nil && f.Kind == Pack {
+		if f, err = c.needed(ctx, f); err != nil {
+			return nil, err
+		}
+	}
 	c.mu.Lock()
 	c.report.PacksRead++
 	c.report.ReadBytes += int64(len(data))
@@ -141,6 +146,20 @@ func (c *checker) readPack(ctx context.Context, k *packState, at pack.Place, sea
 		err = c.Proven.Add(k.PackPlace.Pack)
 	}
 	return f, err
+}
+
+// needed returns nil if the index places nothing in the damaged frames of a pack: they were dropped
+// by a repair, and the pack will be thinned.
+func (c *checker) needed(ctx context.Context, f *Finding) (*Finding, error) {
+	for place, err := range c.Index.Places(ctx, []int64{f.Damage.Row}) {
+		if err != nil {
+			return nil, err
+		}
+		if f.Damage.Has(&place) {
+			return f, nil
+		}
+	}
+	return nil, nil
 }
 
 // compareTable compares the table of a pack with what the index says. The index may have fewer

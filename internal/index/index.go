@@ -99,6 +99,7 @@ type Index interface {
 	Purging
 	Braking
 	Checking
+	Repairing
 	// Close closes the connections.
 	Close() error
 }

@@ -137,7 +137,7 @@ DELETE FROM chunk_copies k WHERE k.id BETWEEN $2 AND $3
     AND (k.pack = ANY ($1) OR EXISTS (SELECT FROM chunks c WHERE c.id = k.id AND c.pack = k.pack))`
 	dropChunks = `
 WITH gone AS (DELETE FROM chunks WHERE id BETWEEN $2 AND $3 AND pack = ANY ($1) RETURNING id)
-DELETE FROM chunk_lists WHERE list IN (SELECT id FROM gone)`
+DELETE FROM chunk_lists WHERE NOT lost AND list IN (SELECT id FROM gone)`
 )
 
 // DropPlaces implements entindex.HotWriter.
@@ -169,9 +169,11 @@ func (w hotWriter) MovePlaces(ctx context.Context, from, to int64, ids []backup.
 // incomplete selects lists that have no place, and those that refer to an unknown list: a reader
 // that needs such a list reports both again.
 const (
-	incomplete = `(NOT EXISTS (SELECT FROM chunks c WHERE c.id = l.list)
+	incomplete = `NOT l.lost AND (NOT EXISTS (SELECT FROM chunks c WHERE c.id = l.list)
     OR l.nested AND EXISTS (SELECT FROM generate_series(1, length(l.chunks), 16) at WHERE NOT EXISTS (
         SELECT FROM chunk_lists below WHERE below.list = encode(substr(l.chunks, at, 16), 'hex')::uuid)))`
+	// A list that was lost has been stored again.
+	findLists = `UPDATE chunk_lists l SET lost = false WHERE lost AND EXISTS (SELECT FROM chunks c WHERE c.id = l.list)`
 	lockLists = `SELECT list FROM chunk_lists l WHERE ` + incomplete + ` ORDER BY list FOR UPDATE OF l`
 	dropLists = `DELETE FROM chunk_lists l WHERE list = ANY ($1) AND ` + incomplete
 )
@@ -179,6 +181,9 @@ const (
 // DropLists implements entindex.HotWriter. A batch that needs a list has locked it: the second
 // statement sees whether the batch has stored it.
 func (w hotWriter) DropLists(ctx context.Context) (int64, error) {
+	if _, err := w.conn.Exec(ctx, findLists, planAnew); err != nil {
+		return 0, err
+	}
 	rows, err := w.conn.Query(ctx, lockLists, planAnew)
 	if err != nil {
 		return 0, err

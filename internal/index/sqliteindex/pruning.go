@@ -195,7 +195,7 @@ const (
 	inPacks      = "pack IN (SELECT value FROM json_each(?1))"
 	promoteCopy  = "UPDATE chunks SET (pack, frame, frame_offset, length) = (SELECT pack, frame, frame_offset, length FROM chunk_copies k WHERE k.id = chunks.id AND NOT k." + inPacks + " ORDER BY pack LIMIT 1) WHERE id >= ?2 AND id < ?3 AND " + inPacks + " AND EXISTS (SELECT 1 FROM chunk_copies k WHERE k.id = chunks.id AND NOT k." + inPacks + ")"
 	dropPromoted = "DELETE FROM chunk_copies WHERE id >= ?2 AND id < ?3 AND (" + inPacks + " OR pack = (SELECT c.pack FROM chunks c WHERE c.id = chunk_copies.id))"
-	dropLists    = "DELETE FROM chunk_lists WHERE list >= ?2 AND list < ?3 AND list IN (SELECT id FROM chunks WHERE id >= ?2 AND id < ?3 AND " + inPacks + ")"
+	dropLists    = "DELETE FROM chunk_lists WHERE NOT lost AND list >= ?2 AND list < ?3 AND list IN (SELECT id FROM chunks WHERE id >= ?2 AND id < ?3 AND " + inPacks + ")"
 	dropChunks   = "DELETE FROM chunks WHERE id >= ?2 AND id < ?3 AND " + inPacks
 )
 
@@ -232,12 +232,20 @@ const (
 )
 
 // A list that refers to an unknown list is of no use: a reader that needs it reports both again.
-const dropIncomplete = "DELETE FROM chunk_lists WHERE NOT EXISTS (SELECT 1 FROM chunks WHERE chunks.id = chunk_lists.list) OR nested AND EXISTS (" +
+const dropIncomplete = "DELETE FROM chunk_lists WHERE NOT lost AND (NOT EXISTS (SELECT 1 FROM chunks WHERE chunks.id = chunk_lists.list) OR nested AND EXISTS (" +
 	"WITH RECURSIVE positions (at) AS (SELECT 1 WHERE length(chunk_lists.chunks) > 0 UNION ALL SELECT at + 16 FROM positions WHERE at + 16 < length(chunk_lists.chunks)) " +
-	"SELECT 1 FROM positions WHERE NOT EXISTS (SELECT 1 FROM chunk_lists below WHERE below.list = substr(chunk_lists.chunks, at, 16)))"
+	"SELECT 1 FROM positions WHERE NOT EXISTS (SELECT 1 FROM chunk_lists below WHERE below.list = substr(chunk_lists.chunks, at, 16))))"
+
+// A list that was lost has been stored again.
+const findAgain = "UPDATE chunk_lists SET lost = 0 WHERE lost AND EXISTS (SELECT 1 FROM chunks WHERE chunks.id = chunk_lists.list)"
 
 // DropLists implements entindex.HotWriter.
-func (w hotWriter) DropLists(ctx context.Context) (int64, error) { return w.exec(ctx, dropIncomplete) }
+func (w hotWriter) DropLists(ctx context.Context) (int64, error) {
+	if _, err := w.exec(ctx, findAgain); err != nil {
+		return 0, err
+	}
+	return w.exec(ctx, dropIncomplete)
+}
 
 // These statements drop patches first, and then versions of which no other version is a patch.
 const (

@@ -222,11 +222,16 @@ func (c *checkCommand) run(ctx context.Context, given []string) error {
 	if err != nil || c.dryRun {
 		return err
 	}
-	if c.state != nil {
-		err = c.state.Close(true)
-		c.state = nil
+	return errors.Join(c.report(o.Level, &report), c.complete())
+}
+
+// complete removes the file with the progress of a check that is complete.
+func (c *checkCommand) complete() error {
+	if c.state == nil {
+		return nil
 	}
-	return errors.Join(c.report(o.Level, &report), err)
+	defer func() { c.state = nil }()
+	return c.state.Close(true)
 }
 
 // check runs the check with a line of progress.

@@ -118,6 +118,9 @@ func (c *checkCommand) next(f *check.Finding) string {
 		}
 		return "restore the database from its last good dump"
 	}
+	if f.Kind == check.Chunks {
+		return "bctl repair, then back up. What no filer has any more stays lost: to accept that, forget these snapshots (bctl forget)"
+	}
 	return "bctl repair"
 }
 
