@@ -8,8 +8,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// An idSet is a set of chunks. It has half of each id. Ids are hashes, so that one in 2^64 pairs of
-// ids is taken for equal.
+// An idSet is a set of chunks. It has 64 bits of each id, which depend on all of it. One in 2^64
+// pairs of ids is taken for equal.
 type idSet struct {
 	slots []uint64 // 0: empty
 	n     int
@@ -20,7 +20,9 @@ const slotBytes = 10
 
 func newIDSet(n int64) *idSet { return &idSet{slots: make([]uint64, max(n, 16)*5/4+1)} }
 
-func keyOf(id *backup.ChunkID) uint64 { return max(binary.LittleEndian.Uint64(id[8:]), 1) }
+func keyOf(id *backup.ChunkID) uint64 {
+	return max(binary.LittleEndian.Uint64(id[:8])*0x9e3779b97f4a7c15+binary.LittleEndian.Uint64(id[8:]), 1)
+}
 
 // slot returns the slot of a key, or the empty slot in which to put it.
 func (s *idSet) slot(key uint64) int {

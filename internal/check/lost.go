@@ -227,7 +227,7 @@ func (l *loss) affected(f *Finding, a Affected) {
 			l.seen[f][file] = true
 		}
 	}
-	if l.checker.Affected != nil {
+	if l.checker.Affected != nil && f.Kind != Lists { // a restore does not need these rows
 		l.checker.Affected(f, a)
 	}
 	for i := range f.Affected {

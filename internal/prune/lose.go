@@ -34,7 +34,7 @@ type LostPacks struct {
 // that no batch relies on them (I6). Then it calls condemned, which can note the files that refer to
 // what is lost: no new ones can appear. A chunk that another pack has, too, gets that place. What is
 // sound of a pack stays in its object, as another pack, so that batches that relied on the pack as
-// it was are refused. After an error, or a crash, the next pass acquits the packs, or finishes what
+// it was are refused. Nothing is deleted from the store. After an error, or a crash, the next pass acquits the packs, or finishes what
 // Lose has begun to delete, and Lose can be called again.
 func Lose(ctx context.Context, idx LoseIndex, o Options, lost []LostPack, condemned func(context.Context) error) (LostPacks, error) {
 	o.Index = idx
@@ -115,8 +115,11 @@ func (l *losing) drop(ctx context.Context, found []LostPack, all []int) error {
 	if err := l.Index.Deleting(ctx, l.term, l.rowsOf(whole)); err != nil {
 		return err
 	}
+	// Objects stay, because it may be the index that is wrong: a sweep deletes those that nothing
+	// names. Only the rows go.
 	for _, i := range all {
 		l.packs[i].Deleting = true
+		l.stays[l.packs[i].Object] = true
 	}
 	if err := l.delete(ctx, all); err != nil {
 		return err
@@ -150,6 +153,5 @@ func (l *losing) keep(ctx context.Context, k *packState, keeps func(*index.Place
 	if err := l.Index.Move(ctx, l.term, index.Move{Plan: plan, Copies: []index.PackCopy{c}}); err != nil {
 		return fmt.Errorf("keep what is sound of pack %s: %w", k.PackPlace.Pack, err)
 	}
-	l.stays[k.Object] = true
 	return nil
 }

@@ -68,7 +68,9 @@ type checkedJSON struct {
 func (c *checkCommand) report(level check.Level, r *check.Report) error {
 	files := int64(0)
 	for _, f := range r.Findings {
-		files += f.Files
+		if f.Kind != check.Lists {
+			files += f.Files
+		}
 		if err := c.finding(f); err != nil {
 			return err
 		}
@@ -118,6 +120,9 @@ func (c *checkCommand) next(f *check.Finding) string {
 		}
 		return "restore the database from its last good dump"
 	}
+	if f.Kind == check.Places && local {
+		return "move the index away, and run bctl index rebuild: the copy in the store may be whole. Or bctl repair, then back up"
+	}
 	if f.Kind == check.Chunks {
 		return "bctl repair, then back up. What no filer has any more stays lost: to accept that, forget these snapshots (bctl forget)"
 	}
@@ -159,6 +164,8 @@ func (c *checkCommand) findingText(f *check.Finding) string {
 		b.WriteString("  no file is affected. If the index is lost, it cannot be rebuilt from this copy\n")
 	case f.Kind == check.Page:
 		fmt.Fprintf(&b, "  the files of this directory page cannot be restored from %s\n", snapshots(f.First, f.Last))
+	case f.Kind == check.Lists:
+		fmt.Fprintf(&b, "  no file is affected, but bctl prune stops: it does not know what %s need\n", counted(f.Files, "large file"))
 	case f.Files > 0:
 		fmt.Fprintf(&b, "  %s cannot be restored, or not in full", counted(f.Files, "file"))
 		if f.Elsewhere > 0 {

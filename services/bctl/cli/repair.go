@@ -39,8 +39,8 @@ func newRepair(a *app) *cobra.Command {
   the affected files again and stores them, if the filer still has them as they
   were; old snapshots are then whole again, too.
 
-  What is sound of a damaged pack stays. Packs of which nothing is sound are
-  deleted.
+  What is sound of a damaged pack stays. Nothing is deleted from the store:
+  packs of which nothing is sound become orphans (bctl prune --sweep).
 
   Commit records, segments, the catalog and copies of the index are written
   again from the index. In a fleet, the committers write them.
