@@ -108,6 +108,8 @@ type byRoles struct {
 	index.Sweeping
 	index.Purging // by the admin: no role purges
 	index.Locking
+	index.Checking
+	index.Repairing             // by the admin: no role repairs
 	committer, operator, pruner *pgindex.Index
 	all                         []*pgindex.Index
 	user                        func(name string) *pgindex.Index // an operator with a name of its own
@@ -125,7 +127,7 @@ func openByRoles(t testing.TB, p *Plan, dsn string) *byRoles {
 	}
 	admin, committer, walker, reader, operator, pruner := open(Admin), open(Committer), open(Walker), open(Reader), open(Operator), open(Pruner)
 	return &byRoles{
-		admin, operator, walker, reader, committer, operator, pruner, pruner, pruner, admin, pruner, committer, operator, pruner,
+		admin, operator, walker, reader, committer, operator, pruner, pruner, pruner, admin, pruner, operator, admin, committer, operator, pruner,
 		[]*pgindex.Index{admin, committer, walker, reader, operator, pruner},
 		func(name string) *pgindex.Index { return openAs(t, p, dsn, name) },
 	}
