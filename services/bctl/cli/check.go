@@ -41,7 +41,7 @@ func newCheck(a *app) *cobra.Command {
 	c := &checkCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "check [SNAPSHOT…]",
-		Short: "Find damage to the index and the store, and the files that it affects",
+		Short: "Find damage to index and store, and the affected files",
 		Long: `Finds damage, and the files of which snapshots cannot be restored because of it.
 It changes nothing. Backups, restores and prunes continue meanwhile. bctl repair
 repairs what can be repaired.

@@ -51,11 +51,11 @@ repaired: restore a copy of the index, as bctl check says.
 
 --dry-run only lists the damage. Backups and restores continue meanwhile. If a
 large share of what is stored would be dropped, the brake stops the command
-(bctl brake): see first whether the store is complete. In a fleet with roles, the
-command needs the configuration of the admin.`,
+(bctl brake): see first whether the store is complete. In a fleet with roles,
+the command needs the configuration of the admin.`,
 		Example: `  bctl repair --dry-run
   bctl repair
-  bctl repair --read-data --yes && bctl backup /home`,
+  bctl repair --read-data --yes`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in := cmd.InOrStdin()
