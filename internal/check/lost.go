@@ -227,8 +227,8 @@ func (l *loss) affected(f *Finding, a Affected) {
 			l.seen[f][file] = true
 		}
 	}
-	if l.checker.Affected != nil && f.Kind != Lists { // a restore does not need these rows
-		l.checker.Affected(f, a)
+	if l.Affected != nil && f.Kind != Lists { // a restore does not need these rows
+		l.Affected(f, a)
 	}
 	for i := range f.Affected {
 		if known := &f.Affected[i]; known.Path == a.Path && known.ShardID == a.ShardID {

@@ -360,7 +360,7 @@ func (w *damageWorld) restored() map[backup.SnapshotNumber]map[string]bool {
 	for i := range w.snapshots {
 		s, err := w.index.Snapshot(w.Context(), w.snapshots[i].ID)
 		w.must(err)
-		to, err := os.MkdirTemp(w.memory, "restored-") //nolint:usetesting // it syncs in no time
+		to, err := os.MkdirTemp(w.memory, "restored-")
 		w.must(err)
 		problems, err := w.restore(w.Context(), &s, to)
 		w.must(err)
