@@ -22,7 +22,8 @@ var (
 // judge compares what a scan has counted with what the index says of each snapshot.
 func (s *scan) judge(ctx context.Context) (findings []*Finding, err error) {
 	findings = s.damaged
-	var now sum
+	var now, located sum // of the last snapshot in which something was looked for
+	var missing []string
 	for i := range s.snapshots {
 		now.add(&s.sums[i])
 		snap := &s.snapshots[i]
@@ -33,9 +34,11 @@ func (s *scan) judge(ctx context.Context) (findings []*Finding, err error) {
 		f := s.finding(Snapshot, snap.Number, snap.Number)
 		f.Text = strings.Join(texts, "; ")
 		if now.damaged == 0 {
-			missing, err := s.locate(ctx, snap)
-			if err != nil {
-				return nil, err
+			if now.chain != located.chain || now.below != located.below { // otherwise the same is missing
+				located = now
+				if missing, err = s.locate(ctx, snap); err != nil {
+					return nil, err
+				}
 			}
 			if len(missing) > 0 {
 				f.Text += "; missing or incomplete: " + strings.Join(missing, ", ")
