@@ -137,7 +137,9 @@ func measure(v *index.Version, page *backup.Page) (d sum) {
 	if v.Key == 0 {
 		d.chain -= hashPage(v.Directory, 0)
 		d.below += maphash.String(seed, page.Path)
-		d.directories++
+		if page.Self == nil || !page.Self.HadVanished() { // it is not counted
+			d.directories++
+		}
 	}
 	for i := range page.Entries {
 		e := &page.Entries[i]
