@@ -3,7 +3,9 @@ package embedded_test
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"database/sql"
+	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -549,5 +551,47 @@ func TestDamage(t *testing.T) {
 	world.must(err)
 	if string(written) != b.String() {
 		t.Errorf("docs/damage.md differs from what was found, which is\n%s", b.String())
+	}
+}
+
+// A repair that ends early, at the moment at which its packs are condemned, is repeated. A prune in
+// between takes back the condemnation, and deletes nothing.
+func TestInterruptedRepair(t *testing.T) {
+	w := newDamageWorld(t)
+	w.must(w.index.SetBrake(t.Context(), index.Brake{Snapshots: 100, MinSnapshots: 1 << 30, Bytes: 100, MinBytes: 1 << 60, Operators: 1}, "tester"))
+	name, _ := w.frameOf(w.entry("a/1").Content.Refs[0].Chunk)
+	w.must(os.Remove(w.path(name)))
+	for _, prunes := range []bool{false, true} {
+		report, _ := w.find()
+		d := report.Findings[0].Damage
+		interrupted := errors.New("interrupted")
+		_, err := prune.Lose(t.Context(), w.index, prune.Options{Store: w.Store, Holder: "killed", By: index.ByRepair("tester"), Log: slog.New(slog.DiscardHandler)},
+			[]prune.LostPack{{Row: d.Row, Pack: d.Pack}}, func(context.Context) error { return interrupted })
+		if !errors.Is(err, interrupted) {
+			t.Fatalf("error %v", err)
+		}
+		if prunes {
+			_, err := w.prune(1)
+			w.must(err)
+		}
+	}
+	report, _ := w.find()
+	if got := w.repaired(&report); got != "drops the pack" {
+		t.Fatal(got)
+	}
+	if got := w.nextBackup(); got != "succeeds" {
+		t.Fatal(got)
+	}
+	if lost := countLost(w.restored()); lost != "1: old" {
+		t.Errorf("lost: %s", lost)
+	}
+	if again, _ := w.find(); len(again.Findings) != 1 || again.Findings[0].Kind != check.Chunks || again.Findings[0].Files != 1 {
+		t.Errorf("%+v", again.Findings)
+	}
+	// What was noted for the next backup is done: another one reads nothing.
+	s, err := w.backup(t.Context())
+	w.must(err)
+	if s.Counts.ReadBytes > 0 {
+		t.Errorf("another backup reads %d bytes", s.Counts.ReadBytes)
 	}
 }
