@@ -27,7 +27,9 @@ package repair
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"sync"
 
@@ -158,20 +160,19 @@ func (o *Options) reread(ctx context.Context, report *check.Report) (n int, err 
 	return len(pages), nil
 }
 
-// journal has damaged objects of the journal written again. What is left of them is deleted first:
-// an object is never put twice.
+// journal has damaged objects of the journal written again. Segments and catalogs get new names,
+// and what is left of a record is deleted first: an object is never put twice.
 func (o *Options) journal(ctx context.Context, findings []*check.Finding) error {
 	if o.Journal != nil {
 		return o.Journal(ctx, findings)
 	}
 	for _, f := range findings {
-		if err := o.Store.Delete(ctx, f.Object); err != nil {
-			return err
-		}
 		var err error
 		switch f.Kind {
 		case check.Record:
-			err = o.Unrecord(ctx, f)
+			if err = o.deleteRecord(ctx, f.Object); err == nil {
+				err = o.unrecord(ctx, f)
+			}
 		case check.Segment:
 			err = o.Index.RequireCheckpoint(ctx, f.ShardID)
 		case check.Catalog:
@@ -184,8 +185,24 @@ func (o *Options) journal(ctx context.Context, findings []*check.Finding) error 
 	return nil
 }
 
-// Unrecord makes a committer write a record again.
-func (o *Options) Unrecord(ctx context.Context, f *check.Finding) error {
+// deleteRecord deletes a damaged record. Where roles have keys of their own, only the pruner's may
+// do that.
+func (o *Options) deleteRecord(ctx context.Context, name string) error {
+	_, err := o.Store.Stat(ctx, name)
+	if errors.Is(err, backup.ErrNotFound) {
+		return nil
+	}
+	if err == nil {
+		err = o.Store.Delete(ctx, name)
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: it is damaged; delete it with the pruner's key, and run this command again", err)
+	}
+	return err
+}
+
+// unrecord makes a committer write a record again.
+func (o *Options) unrecord(ctx context.Context, f *check.Finding) error {
 	id, amendment, ok := store.ParseCommitName(f.Object)
 	if !ok || amendment > 0 {
 		return fmt.Errorf("%s: it cannot be written again: %w", f.Object, backup.ErrInvalid)
