@@ -24,7 +24,7 @@ type Privilege struct {
 // repository, a shard's key or an entry of the log.
 var Privileges = []Privilege{
 	// Walkers compare with the pages of the last snapshot.
-	{"walker", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "pages", "interrupted_pages"), nil},
+	{"walker", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "pages", "interrupted_pages", "reread_pages"), nil},
 
 	// Readers look up the places of chunks, and old listings. The place of a pack is its object,
 	// offset and length.
@@ -40,6 +40,7 @@ var Privileges = []Privilege{
 	{"committer", may("SELECT", "INSERT", "UPDATE"), in("snapshots", "chunks", "leaders"), nil},
 	{"committer", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("pages", "walk_tasks", "read_batches", "slice_parts"), nil},
 	{"committer", may("SELECT", "INSERT", "DELETE"), in("interrupted_pages"), nil},
+	{"committer", may("SELECT", "DELETE"), in("reread_pages"), nil},
 	{"committer", may("UPDATE"), in("interrupted_pages"), of("listing", "base")},
 	// The lock of a row needs one of these privileges.
 	{"committer", may("UPDATE"), in("packs"), of("condemned")},
@@ -89,7 +90,7 @@ var Privileges = []Privilege{
 	// It locks what snapshots need for longer, and notes that.
 	{"pruner", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("object_locks"), nil},
 	// A lock of a row needs this privilege.
-	{"pruner", may("UPDATE"), in("chunk_lists"), of("nested")},
+	{"pruner", may("UPDATE"), in("chunk_lists"), of("nested", "lost")},
 	// A chunk keeps the place of one of its copies.
 	{"pruner", may("UPDATE"), in("chunks"), of("pack", "frame", "frame_offset", "length")},
 	// A retired shard of which nothing is left is closed.
@@ -107,7 +108,7 @@ var Privileges = []Privilege{
 	// Operators list everything, register filers, shards and policies, begin snapshots and request
 	// their end.
 	{"operator", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies", "snapshots",
-		"problems", "pages", "interrupted_pages", "chunks", "chunk_copies", "chunk_lists", "packs", "walk_tasks", "read_batches", "prunes", "removed_snapshots", "catalogs", "object_locks"), nil},
+		"problems", "pages", "interrupted_pages", "chunks", "chunk_copies", "chunk_lists", "packs", "walk_tasks", "read_batches", "prunes", "removed_snapshots", "catalogs", "object_locks", "reread_pages"), nil},
 	{"operator", may("INSERT", "DELETE"), in("filers", "policies"), nil},
 	{"operator", may("UPDATE"), in("filers"), of("site", "walk_tasks", "read_batches", "read_bytes", "floor", "compare", "selection", "labels",
 		"retired", "walk_slots", "read_slots")},

@@ -113,8 +113,8 @@ type seenPack struct {
 func (p *seenPack) good() bool { return !p.missing && p.bytes >= p.needBytes }
 
 // lostAdvice is advice on recovering the content of lost packs.
-const lostAdvice = "find the cause of the loss in the store. Then, on one machine, run bctl backup --reread, which stores again the content that the trees still have; " +
-	"in a fleet, touch the files. bctl restore names the files that cannot be restored"
+const lostAdvice = "find the cause of the loss in the store. Then run bctl check, which names the affected files, and bctl repair: " +
+	"the next backups then store again the content that the trees still have"
 
 func (d *restoreDoctor) packs(ctx context.Context) Finding {
 	i, err := d.p.OpenIndex(ctx)

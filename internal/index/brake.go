@@ -67,8 +67,19 @@ type Deletion struct {
 	EarlierBytes   int64 // were deleted before, within BrakeWindow; MayDelete sets it
 }
 
-// byPurge is the beginning of By in the Deletion of a purge, and in its stop.
-const byPurge = "purge by "
+// These begin By in the Deletion of a purge or a repair, and in its stop.
+const (
+	byPurge  = "purge by "
+	byRepair = "repair by "
+)
+
+// ByRepair is ByPurge for a repair.
+func ByRepair(operator string) string { return byRepair + operator }
+
+// isPruning reports whether a deletion is that of a prune.
+func isPruning(by string) bool {
+	return !strings.HasPrefix(by, byPurge) && !strings.HasPrefix(by, byRepair)
+}
 
 // ByPurge returns the name under which an operator's purge deletes from the repository. Pruning
 // deletes what nothing needs, and a purge what is kept. So neither may use a confirmation of the
@@ -79,7 +90,7 @@ func ByPurge(operator string) string { return byPurge + operator }
 // For a shard, and for a purge, that is a run of the same user or policy. Otherwise it is any
 // pruning of the repository.
 func (d *Deletion) SameRun(s *Stop) bool {
-	pruning := d.Shard == 0 && !strings.HasPrefix(d.By, byPurge) && !strings.HasPrefix(s.By, byPurge)
+	pruning := d.Shard == 0 && isPruning(d.By) && isPruning(s.By)
 	return d.Shard == s.Shard && (pruning || d.By == s.By)
 }
 

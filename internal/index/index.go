@@ -100,6 +100,8 @@ type Index interface {
 	Comparing
 	Purging
 	Braking
+	Checking
+	Repairing
 	// Close closes the connections.
 	Close() error
 }

@@ -75,7 +75,7 @@ type LogEntry struct {
 	By    string
 	Login string // the user of the database, by certificate if there is one; empty in SQLite
 	// Action is forget, hold, release, checked, retire, mark-bad, mark-good, policy, stop, confirm,
-	// reject, brake, purge, purged or accept.
+	// reject, brake, purge, purged, accept or repair.
 	Action  string
 	Subject string // such as a snapshot's id
 	Reason  string

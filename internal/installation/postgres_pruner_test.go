@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"testing"
 	"time"
@@ -12,9 +13,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/pgindex"
 	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
@@ -223,4 +226,50 @@ func TestOperatorsMeasureWhatPruningFrees(t *testing.T) {
 	if err == nil {
 		t.Error("an operator prunes")
 	}
+}
+
+// Operators check the index. They change nothing by it, and cannot repair what they find.
+func TestOperatorsCheck(t *testing.T) {
+	f := withSnapshots(t)
+	repository := backup.Repository{ID: backup.NewRepositoryID()}
+	o := check.Options{Index: f.operator, Store: emptyStore{}, Repository: &repository, Level: check.Objects}
+	report, err := check.Run(t.Context(), o)
+	if err != nil || report.Snapshots != 3 || len(report.Findings) == 0 { // there are no records
+		t.Errorf("%+v, %v", report, err)
+	}
+	for _, err := range f.operator.Locations(t.Context(), nil) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for _, err := range f.operator.Frames(t.Context()) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for what, write := range map[string]func(context.Context) error{
+		"reread": func(ctx context.Context) error {
+			return f.operator.Reread(ctx, []index.PageID{{Shard: f.shard.ID}})
+		},
+		"unrecord":   func(ctx context.Context) error { return f.operator.Unrecord(ctx, f.snapshots[0]) },
+		"checkpoint": func(ctx context.Context) error { return f.operator.RequireCheckpoint(ctx, f.shard.ID) },
+		"catalog":    func(ctx context.Context) error { return f.operator.LoseCatalog(ctx) },
+	} {
+		var refusal *pgconn.PgError
+		if err := write(t.Context()); !errors.As(err, &refusal) || refusal.Code != "42501" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// An emptyStore has no objects. A check asks nothing else of a store.
+type emptyStore struct{}
+
+func (emptyStore) GetRange(context.Context, []byte, string, int64, int64) ([]byte, error) {
+	return nil, backup.ErrNotFound
+}
+func (emptyStore) Get(context.Context, string, int64) ([]byte, error) { return nil, backup.ErrNotFound }
+func (emptyStore) Stat(context.Context, string) (int64, error)        { return 0, backup.ErrNotFound }
+func (emptyStore) List(context.Context, string) iter.Seq2[store.Object, error] {
+	return func(func(store.Object, error) bool) {}
 }

@@ -54,5 +54,6 @@
 //	writer.go    builds a pack
 //	signed.go    signs a pack, and checks the signature
 //	reader.go    opens a pack, and decodes its frames
+//	inspect.go   checks a pack without a key
 //	thin.go      copies a pack without some of its frames
 package pack

@@ -38,6 +38,9 @@
 // that of step 7, but it opens packs with an identity, seals what is needed again, and leaves
 // nothing of the old pack. It is the only part that needs a key.
 //
+// Lose drops from the index what the store has lost (lose.go). It is the part of a repair (package
+// repair) that changes packs.
+//
 // A pass that ends early leaves condemned packs, or rows of deleted ones. The next pass starts with
 // these. Only the leading pruner makes a pass (lead.go): the transactions of steps 1, 4, 5, 6
 // and 7 check its term.

@@ -277,6 +277,11 @@ type HotReader interface {
 	EachList(ctx context.Context, do func(backup.ChunkList) error) error
 	// EachPlace calls do for each place of a chunk in these packs; nil: in all.
 	EachPlace(ctx context.Context, packs []int64, do func(index.PlaceOf) error) error
+	// EachLocation is EachPlace with the positions of the chunks in their frames.
+	EachLocation(ctx context.Context, packs []int64, do func(index.ChunkLocation) error) error
+	// EachVersion calls do with each version of the shard's pages that needed selects, all as of
+	// one moment. The listing is valid until do returns.
+	EachVersion(ctx context.Context, shard backup.ShardID, needed Needed, do func(index.Version) error) error
 
 	VersionReader
 }

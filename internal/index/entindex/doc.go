@@ -19,7 +19,9 @@
 //	packs                      Registered packs, condemned or not.
 //	chunks, chunk_copies       The first place of each chunk, and further ones. A chunk that
 //	                           has copies has a first place.
-//	chunk_lists                The references of list chunks; these rows are never deleted.
+//	chunk_lists                The references of list chunks. If a list is lost, the store does
+//	                           not have it any more, and its references stay known.
+//	reread_pages               Pages whose files the next snapshot reads again.
 //	stops, confirmations       The deletions that the brake has stopped, and their
 //	                           confirmations. The row of a stop is never changed, except to
 //	                           record its rejection.
@@ -103,6 +105,7 @@
 //	prune.go       finds and deletes what no snapshot needs
 //	needed.go      finds the versions of pages that snapshots need
 //	prunework.go   reports what there is to prune
+//	checking.go    reads what is checked for damage
 //	move.go        replaces packs by their thinned copies
 //	locks.go       until when objects are locked in the store
 //	sweep.go       recognizes objects of the store
@@ -110,5 +113,6 @@
 //	purge.go       removes a path from all snapshots of a shard
 //	purgepage.go   the same for one page
 //	purges.go      the jobs of purging
+//	repair.go      notes what the store has lost
 //	versions.go    writes versions of pages anew
 package entindex

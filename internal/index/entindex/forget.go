@@ -31,6 +31,7 @@ const (
 	actionPolicy   = "policy"
 	actionPurge    = "purge"
 	actionPurged   = "purged"
+	actionRepair   = "repair"
 )
 
 // Forget implements index.Forgetting.

@@ -109,6 +109,9 @@ func (x *Index) Marks(ctx context.Context, shard backup.ShardID, base backup.Sna
 		from = []byte{}
 	}
 	marks, keys, err := x.Backend.Marks(ctx, shard, base, Range{from, to}, limit+1)
+	if err == nil {
+		err = x.rereadMarks(ctx, shard, base, marks)
+	}
 	if err != nil || len(marks) <= limit {
 		return marks, nil, err
 	}
@@ -121,6 +124,9 @@ func (x *Index) Marks(ctx context.Context, shard backup.ShardID, base backup.Sna
 	}
 	// This directory alone has more pages than limit: it is returned whole.
 	marks, err = x.Backend.DirectoryMarks(ctx, shard, base, marks[0].Directory)
+	if err == nil {
+		err = x.rereadMarks(ctx, shard, base, marks)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -154,7 +160,7 @@ func (x *Index) Listings(ctx context.Context, shard backup.ShardID, base backup.
 			listings[i] = []byte{}
 		}
 	}
-	return listings, nil
+	return listings, x.rereadListings(ctx, shard, base, pages, listings)
 }
 
 // InterruptedListings implements index.Walking.
@@ -162,7 +168,23 @@ func (x *Index) InterruptedListings(ctx context.Context, shard backup.ShardID, p
 	if len(pages) == 0 {
 		return nil, nil
 	}
-	return x.Backend.InterruptedListings(ctx, shard, rowNames(shard, pages))
+	listings, err := x.Backend.InterruptedListings(ctx, shard, rowNames(shard, pages))
+	if err != nil {
+		return nil, err
+	}
+	again, err := x.rereadPages(ctx, shard, 0, func(yield func(backup.DirectoryID) bool) {
+		for i := range pages {
+			if !yield(listing.DirectoryID(pages[i].Path)) {
+				return
+			}
+		}
+	})
+	for i := range pages {
+		if again[index.PageID{Shard: shard, Directory: listing.DirectoryID(pages[i].Path), Key: pages[i].Key}] {
+			listings[i] = nil // it may refer to what is lost
+		}
+	}
+	return listings, err
 }
 
 func rowNames(shard backup.ShardID, pages []backup.PageName) []PageID {

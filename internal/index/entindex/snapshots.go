@@ -233,6 +233,9 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segment backup
 		if err := tx.Hot.DropInterrupted(ctx, backup.ShardID(row.ShardID)); err != nil {
 			return err
 		}
+		if err := tx.exec(ctx, dropReread, row.ShardID, row.Number); err != nil {
+			return err
+		}
 		if err := tx.noteGood(ctx, row, &segment); err != nil {
 			return err
 		}

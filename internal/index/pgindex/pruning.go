@@ -84,6 +84,45 @@ func (b *backend) EachPlace(ctx context.Context, packs []int64, do func(index.Pl
 	return nil
 }
 
+// EachLocation implements entindex.HotReader.
+func (b *backend) EachLocation(ctx context.Context, packs []int64, do func(index.ChunkLocation) error) error {
+	where, args := "", []any(nil)
+	if packs != nil {
+		where, args = " WHERE pack = ANY ($1)", []any{packs}
+	}
+	for _, table := range []string{"chunks", "chunk_copies"} {
+		err := b.eachRaw(ctx, "SELECT id, pack, frame, frame_offset, length FROM "+table+where, func(raw [][]byte) error {
+			return do(index.ChunkLocation{
+				PlaceOf: index.PlaceOf{Chunk: backup.ChunkID(raw[0]), Pack: int64(binary.BigEndian.Uint64(raw[1])), Frame: binary.BigEndian.Uint32(raw[2])},
+				Start:   binary.BigEndian.Uint32(raw[3]), Length: binary.BigEndian.Uint32(raw[4]),
+			})
+		}, args...)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// EachVersion implements entindex.HotReader.
+func (b *backend) EachVersion(ctx context.Context, shard backup.ShardID, needed entindex.Needed, do func(index.Version) error) error {
+	condition, gaps := needed.Condition("$", 3)
+	query := `
+SELECT first_snapshot, coalesce(last_snapshot, $2), page, inode, directory, fingerprint, digest, path_key, listing, ` + ofBase + `
+FROM pages WHERE shard = $1` + condition
+	return b.eachRaw(ctx, query, func(raw [][]byte) error {
+		v := index.Version{First: backup.SnapshotNumber(binary.BigEndian.Uint64(raw[0])), Last: backup.SnapshotNumber(binary.BigEndian.Uint64(raw[1]))}
+		if !needed.Has(v.First, v.Last) {
+			return nil
+		}
+		v.Key, v.Inode = backup.PageKey(binary.BigEndian.Uint64(raw[2])), binary.BigEndian.Uint64(raw[3])
+		v.Directory, v.Fingerprint = backup.DirectoryID(raw[4]), backup.Fingerprint(raw[5])
+		copy(v.Digest[:], raw[6])
+		v.PathKey, v.Listing = bytes.Clone(raw[7]), entindex.Whole(raw[8], raw[9])
+		return do(v)
+	}, append([]any{int64(shard), int64(math.MaxInt64)}, gaps...)...)
+}
+
 // These statements drop the places in packs of the chunks from $2 to $3. A chunk of which there is
 // a copy in another pack keeps that place.
 const (
@@ -102,7 +141,7 @@ DELETE FROM chunk_copies k WHERE k.id BETWEEN $2 AND $3
     AND (k.pack = ANY ($1) OR EXISTS (SELECT FROM chunks c WHERE c.id = k.id AND c.pack = k.pack))`
 	dropChunks = `
 WITH gone AS (DELETE FROM chunks WHERE id BETWEEN $2 AND $3 AND pack = ANY ($1) RETURNING id)
-DELETE FROM chunk_lists WHERE list IN (SELECT id FROM gone)`
+DELETE FROM chunk_lists WHERE NOT lost AND list IN (SELECT id FROM gone)`
 )
 
 // DropPlaces implements entindex.HotWriter.
@@ -134,9 +173,11 @@ func (w hotWriter) MovePlaces(ctx context.Context, from, to int64, ids []backup.
 // incomplete selects lists that have no place, and those that refer to an unknown list: a reader
 // that needs such a list reports both again.
 const (
-	incomplete = `(NOT EXISTS (SELECT FROM chunks c WHERE c.id = l.list)
+	incomplete = `NOT l.lost AND (NOT EXISTS (SELECT FROM chunks c WHERE c.id = l.list)
     OR l.nested AND EXISTS (SELECT FROM generate_series(1, length(l.chunks), 16) at WHERE NOT EXISTS (
         SELECT FROM chunk_lists below WHERE below.list = encode(substr(l.chunks, at, 16), 'hex')::uuid)))`
+	// A list that was lost has been stored again.
+	findLists = `UPDATE chunk_lists l SET lost = false WHERE lost AND EXISTS (SELECT FROM chunks c WHERE c.id = l.list)`
 	lockLists = `SELECT list FROM chunk_lists l WHERE ` + incomplete + ` ORDER BY list FOR UPDATE OF l`
 	dropLists = `DELETE FROM chunk_lists l WHERE list = ANY ($1) AND ` + incomplete
 )
@@ -144,6 +185,9 @@ const (
 // DropLists implements entindex.HotWriter. A batch that needs a list has locked it: the second
 // statement sees whether the batch has stored it.
 func (w hotWriter) DropLists(ctx context.Context) (int64, error) {
+	if _, err := w.conn.Exec(ctx, findLists, planAnew); err != nil {
+		return 0, err
+	}
 	rows, err := w.conn.Query(ctx, lockLists, planAnew)
 	if err != nil {
 		return 0, err

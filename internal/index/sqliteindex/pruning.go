@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
@@ -30,6 +31,29 @@ func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from ba
 			return nil
 		}
 		return do(entindex.Whole(listing, base))
+	})
+}
+
+// EachVersion implements entindex.HotReader.
+func (b *backend) EachVersion(ctx context.Context, shard backup.ShardID, needed entindex.Needed, do func(index.Version) error) error {
+	condition, gaps := needed.Condition("?", 3)
+	query := "SELECT first_snapshot, coalesce(last_snapshot, ?2), page, inode, directory, fingerprint, digest, path_key, listing, " + ofBase +
+		" FROM pages INDEXED BY pages_first WHERE shard = ?1" + condition
+	var directory, fingerprint, digest, listing, base sql.RawBytes
+	return b.each(ctx, query, append([]any{int64(shard), int64(math.MaxInt64)}, gaps...), func(rows *sql.Rows) error {
+		var v index.Version
+		var inode int64
+		if err := rows.Scan(&v.First, &v.Last, &v.Key, &inode, &directory, &fingerprint, &digest, &v.PathKey, &listing, &base); err != nil {
+			return err
+		}
+		if !needed.Has(v.First, v.Last) {
+			return nil
+		}
+		copy(v.Directory[:], directory)
+		copy(v.Fingerprint[:], fingerprint)
+		copy(v.Digest[:], digest)
+		v.Inode, v.Listing = uint64(inode), entindex.Whole(listing, base)
+		return do(v)
 	})
 }
 
@@ -78,7 +102,7 @@ const (
 	inPacks      = "pack IN (SELECT value FROM json_each(?1))"
 	promoteCopy  = "UPDATE chunks SET (pack, frame, frame_offset, length) = (SELECT pack, frame, frame_offset, length FROM chunk_copies k WHERE k.id = chunks.id AND NOT k." + inPacks + " ORDER BY pack LIMIT 1) WHERE id IN (SELECT k.id FROM chunk_copies k WHERE k.id >= ?2 AND k.id < ?3 AND NOT k." + inPacks + ") AND " + inPacks
 	dropPromoted = "DELETE FROM chunk_copies WHERE id >= ?2 AND id < ?3 AND (" + inPacks + " OR pack = (SELECT c.pack FROM chunks c WHERE c.id = chunk_copies.id))"
-	dropLists    = "DELETE FROM chunk_lists WHERE list >= ?2 AND list < ?3 AND EXISTS (SELECT 1 FROM chunks c WHERE c.id = chunk_lists.list AND c." + inPacks + ")"
+	dropLists    = "DELETE FROM chunk_lists WHERE NOT lost AND list >= ?2 AND list < ?3 AND EXISTS (SELECT 1 FROM chunks c WHERE c.id = chunk_lists.list AND c." + inPacks + ")"
 	dropChunks   = "DELETE FROM chunks WHERE id >= ?2 AND id < ?3 AND " + inPacks
 )
 
@@ -115,12 +139,20 @@ const (
 )
 
 // A list that refers to an unknown list is of no use: a reader that needs it reports both again.
-const dropIncomplete = "DELETE FROM chunk_lists WHERE NOT EXISTS (SELECT 1 FROM chunks WHERE chunks.id = chunk_lists.list) OR nested AND EXISTS (" +
+const dropIncomplete = "DELETE FROM chunk_lists WHERE NOT lost AND (NOT EXISTS (SELECT 1 FROM chunks WHERE chunks.id = chunk_lists.list) OR nested AND EXISTS (" +
 	"WITH RECURSIVE positions (at) AS (SELECT 1 WHERE length(chunk_lists.chunks) > 0 UNION ALL SELECT at + 16 FROM positions WHERE at + 16 < length(chunk_lists.chunks)) " +
-	"SELECT 1 FROM positions WHERE NOT EXISTS (SELECT 1 FROM chunk_lists below WHERE below.list = substr(chunk_lists.chunks, at, 16)))"
+	"SELECT 1 FROM positions WHERE NOT EXISTS (SELECT 1 FROM chunk_lists below WHERE below.list = substr(chunk_lists.chunks, at, 16))))"
+
+// A list that was lost has been stored again.
+const findAgain = "UPDATE chunk_lists SET lost = 0 WHERE lost AND EXISTS (SELECT 1 FROM chunks WHERE chunks.id = chunk_lists.list)"
 
 // DropLists implements entindex.HotWriter.
-func (w hotWriter) DropLists(ctx context.Context) (int64, error) { return w.exec(ctx, dropIncomplete) }
+func (w hotWriter) DropLists(ctx context.Context) (int64, error) {
+	if _, err := w.exec(ctx, findAgain); err != nil {
+		return 0, err
+	}
+	return w.exec(ctx, dropIncomplete)
+}
 
 // These statements drop patches first, and then versions of which no other version is a patch.
 const (

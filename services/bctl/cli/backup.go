@@ -49,7 +49,7 @@ snapshots; use bctl cancel for that. If a shard is already being backed up, bctl
 follows that snapshot; if it is the only shard, the exit status is 11.
 
 On one machine, --reread reads every file again, whether it has changed or not.
-Use it after the store has lost packs (bctl doctor names them): it stores their
+Use it after the store has lost packs (bctl check names them): it stores their
 content again. --reread is not available in a fleet, where a file is read again
 when its times change (touch).
 

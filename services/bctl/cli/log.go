@@ -24,7 +24,8 @@ func newLog(a *app) *cobra.Command {
 		Long: `Shows each forgotten snapshot, each hold that was added (hold) or removed
 (release), each mark of a bad snapshot, each retired filer or shard, each change
 of a policy, each deletion that the brake has stopped, each confirmation or
-rejection of one, and each change of the brake, oldest first.
+rejection of one, each change of the brake, each purge, and each repair, oldest
+first.
 
 BY is user@host, "policy NAME" or "pruner". The process that made the entry
 states it, and nothing verifies it. LOGIN is the user whom the database has

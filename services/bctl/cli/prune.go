@@ -150,14 +150,10 @@ func (a *app) frees(ctx context.Context, i index.Index, without []backup.Snapsho
 func (c *pruneCommand) prune(ctx context.Context, r *repository) error {
 	a := c.app
 	started := time.Now()
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
 	o := prune.Options{
 		Index: r.index, Store: r.store, Log: a.log, MemoryBytes: c.maxMemory, MaxUnused: c.maxUnused, Sweep: c.sweep, ObjectLock: a.cfg.ObjectLock(),
 		By:     operator(),
-		Holder: fmt.Sprintf("%s-%d-%s", host, os.Getpid(), backup.NewPackID()),
+		Holder: holder(),
 	}
 	o.BeforeDelete = func(ctx context.Context) error { return prune.AwaitRecorded(ctx, r.index) } // of a fleet
 	o.BeforeRemove = o.BeforeDelete
@@ -199,6 +195,15 @@ func (c *pruneCommand) prune(ctx context.Context, r *repository) error {
 		a.note("more has become free by what was deleted, or meanwhile: run bctl prune again")
 	}
 	return c.report(&result, time.Since(started))
+}
+
+// holder returns a name of this process that no other has.
+func holder() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), backup.NewPackID())
 }
 
 // runPrune runs a prune with a line of progress.

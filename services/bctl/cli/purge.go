@@ -296,16 +296,24 @@ func (c *purgeCommand) agree() error {
 	if c.yes {
 		return nil
 	}
-	fmt.Fprint(c.app.term, "This cannot be undone. Remove it? [y/N] ")
-	line, err := c.in.ReadString('\n')
+	if !c.app.confirmed(c.in, "This cannot be undone. Remove it? [y/N] ") {
+		return errors.New("nothing was removed")
+	}
+	return nil
+}
+
+// confirmed asks a question, and reports whether the answer is yes.
+func (a *app) confirmed(in *bufio.Reader, question string) bool {
+	fmt.Fprint(a.term, question)
+	line, err := in.ReadString('\n')
 	switch strings.ToLower(strings.TrimSpace(line)) {
 	case "y", "yes":
-		return nil
+		return true
 	}
 	if err != nil {
-		c.app.term.println("")
+		a.term.println("")
 	}
-	return errors.New("nothing was removed")
+	return false
 }
 
 // brake stops a purge of a large share of what is stored, until operators have confirmed it. done

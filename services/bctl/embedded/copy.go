@@ -162,15 +162,38 @@ func lastSound(own map[int64]sqliteindex.CopyState) (sequence int64, ok bool) {
 	return 0, false
 }
 
-// deleteCopies deletes those of the index's own copies that are no longer kept.
-func deleteCopies(ctx context.Context, idx *sqliteindex.Index, s store.Store, stored map[int64][]string, own map[int64]sqliteindex.CopyState) (err error) {
+// KeptCopies returns the sequences of the complete copies that the store must have.
+func KeptCopies(ctx context.Context, idx *sqliteindex.Index) (kept []int64, err error) {
+	own, err := idx.Copies(ctx)
+	stays := keeps(own)
+	for n, state := range own {
+		if stays[n] && state >= sqliteindex.CopyWhole {
+			kept = append(kept, n)
+		}
+	}
+	return kept, err
+}
+
+// keeps returns which of the index's own copies are kept, also those that are being written.
+func keeps(own map[int64]sqliteindex.CopyState) map[int64]bool {
 	sound, _ := lastSound(own)
-	kept := 0
+	stays, kept := map[int64]bool{}, 0
 	for _, n := range slices.Backward(slices.Sorted(maps.Keys(own))) {
 		if kept < keptCopies || n == sound {
+			stays[n] = true
 			if own[n] >= sqliteindex.CopyWhole {
 				kept++
 			}
+		}
+	}
+	return stays
+}
+
+// deleteCopies deletes those of the index's own copies that are no longer kept.
+func deleteCopies(ctx context.Context, idx *sqliteindex.Index, s store.Store, stored map[int64][]string, own map[int64]sqliteindex.CopyState) (err error) {
+	stays := keeps(own)
+	for n := range own {
+		if stays[n] {
 			continue
 		}
 		var failed error

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/source/sourcetest/faultsource"
 	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
@@ -242,6 +243,9 @@ func (m *faultyMachine) try(c *cell) {
 		}
 	}
 	m.wantTree(m.backup()) // it has recovered
+	if found := m.check(check.Index); len(found) > 0 {
+		m.Errorf("%s: a check finds %q", c, found)
+	}
 }
 
 // byReader reports whether it is the reader that cannot open the directory, for the files to be

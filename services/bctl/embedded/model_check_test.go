@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source/sourcetest/faultsource"
 	"github.com/bctl/bctl/internal/source/treetest"
@@ -115,6 +116,9 @@ func (a *attempt) check(snap *backup.Snapshot) {
 	}
 	if int64(len(said)) != snap.Counts.Errors {
 		a.Errorf("%d problems, counted as %d", len(said), snap.Counts.Errors)
+	}
+	if found := a.r.check(check.Objects); len(found) > 0 {
+		a.Errorf("a check finds %q", found)
 	}
 	now := taken{snap: *snap, restored: filepath.Join(a.top, fmt.Sprint("snapshot-", snap.Number))}
 	reported, err := a.r.restore(a.r.Context(), snap, now.restored)

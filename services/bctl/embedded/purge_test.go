@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
@@ -193,6 +194,9 @@ func TestPurge(t *testing.T) {
 		t.Fatalf("%+v", proof)
 	}
 	w.check("purged")
+	if found := w.repository.check(check.Content); len(found) > 0 {
+		t.Errorf("a check finds %q", found)
+	}
 	w.wantNoName("purged")
 	// A rebuilt index is the same.
 	path, _, err := w.rebuild()

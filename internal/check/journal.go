@@ -1,0 +1,184 @@
+package check
+
+import (
+	"context"
+	"slices"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// journal returns the objects from which the index could be rebuilt: the commit records and
+// segments of the snapshots, the newest catalog, and the copies of the index.
+func (c *checker) journal(ctx context.Context) (objects []object, err error) {
+	unrecorded, err := c.unrecorded(ctx)
+	if err != nil {
+		return nil, err
+	}
+	forgotten, err := c.Index.Forgotten(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range c.shards {
+		of, err := c.journalOf(ctx, s, unrecorded, forgotten)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, of...)
+	}
+	if c.Only != nil {
+		return objects, nil
+	}
+	written, err := c.Index.WrittenCatalog(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if written.Sequence > 0 {
+		o := c.signed(store.CatalogName(written.Sequence), Catalog, nil, 0, 0)
+		o.gone = func(ctx context.Context) (bool, error) {
+			now, err := c.Index.WrittenCatalog(ctx)
+			return now.Sequence != written.Sequence, err
+		}
+		objects = append(objects, o)
+	}
+	copies, err := c.copies(ctx)
+	return append(objects, copies...), err
+}
+
+// unrecorded returns the snapshots whose records are not written yet.
+func (c *checker) unrecorded(ctx context.Context) (map[backup.SnapshotID]bool, error) {
+	found, err := c.Index.Unrecorded(ctx, nil, 1<<20)
+	ids := map[backup.SnapshotID]bool{}
+	for i := range found {
+		ids[found[i].ID] = true
+	}
+	return ids, err
+}
+
+// journalOf returns the records and segments of a shard.
+func (c *checker) journalOf(ctx context.Context, s *shard, unrecorded map[backup.SnapshotID]bool, forgotten []index.Forgotten) (objects []object, err error) {
+	journals, err := c.journals(ctx, s.ID, forgotten)
+	if err != nil {
+		return nil, err
+	}
+	last := backup.SnapshotNumber(0)
+	if n := len(journals); n > 0 {
+		last = journals[n-1].Number
+	}
+	for i := range journals {
+		j := &journals[i]
+		if j.Stale {
+			continue
+		}
+		if c.Only != nil {
+			if _, is := slices.BinarySearch(s.numbers, j.Number); !is {
+				continue
+			}
+		}
+		gone := func(ctx context.Context) (bool, error) { return c.replaced(ctx, s.ID, j) }
+		if !unrecorded[j.ID] {
+			o := c.signed(store.AmendedName(j.ID, j.Sequence), Record, s, j.Number, j.Number)
+			o.gone = gone
+			objects = append(objects, o)
+		}
+		// Later snapshots are based on it, up to the next checkpoint.
+		until := last
+		for _, next := range journals[i+1:] {
+			if next.Segment.Checkpoint && next.Segment.Parts > 0 {
+				until = next.Number - 1
+				break
+			}
+		}
+		for part := range j.Segment.Parts {
+			o := c.signed(store.SegmentName(j.ID, j.Segment.Attempt, part), Segment, s, j.Number, until)
+			o.gone = gone
+			objects = append(objects, o)
+		}
+	}
+	return objects, nil
+}
+
+// journals returns the journals of a shard that the store must have, by number: also those of
+// forgotten snapshots on which others are based.
+func (c *checker) journals(ctx context.Context, id backup.ShardID, forgotten []index.Forgotten) ([]index.SnapshotJournal, error) {
+	journals, err := c.Index.Journals(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range forgotten {
+		if f.Shard == id && f.Needed && !slices.ContainsFunc(journals, func(j index.SnapshotJournal) bool { return j.ID == f.ID }) {
+			journals = append(journals, index.SnapshotJournal{ID: f.ID, Number: f.Number, State: backup.Committed, Sequence: f.Amendment, Segment: f.Segment})
+		}
+	}
+	slices.SortFunc(journals, func(a, b index.SnapshotJournal) int { return int(a.Number - b.Number) })
+	return journals, nil
+}
+
+// replaced reports whether the index does not need the journal of a snapshot any more, or has
+// another one.
+func (c *checker) replaced(ctx context.Context, id backup.ShardID, j *index.SnapshotJournal) (bool, error) {
+	forgotten, err := c.Index.Forgotten(ctx)
+	if err != nil {
+		return false, err
+	}
+	journals, err := c.journals(ctx, id, forgotten)
+	if err != nil {
+		return false, err
+	}
+	n := slices.IndexFunc(journals, func(now index.SnapshotJournal) bool { return now.ID == j.ID })
+	return n < 0 || journals[n].Stale || journals[n].Sequence != j.Sequence || journals[n].Segment.Attempt != j.Segment.Attempt, nil
+}
+
+// signed returns an object that the repository's signer must have signed.
+func (c *checker) signed(name string, kind Kind, s *shard, first, last backup.SnapshotNumber) object {
+	return object{
+		name: name, size: absent,
+		check: func(_ context.Context, data []byte) error {
+			return pack.Verify(data, name, c.Repository.ID, seal.Signer(c.Repository.Signer))
+		},
+		found: func(text string) *Finding {
+			f := &Finding{Kind: kind, Object: name, Text: text}
+			if s != nil {
+				f.Filer, f.Shard, f.ShardID, f.First, f.Last = s.Filer.Name, s.Name, s.ID, first, last
+			}
+			return f
+		},
+		gone: func(context.Context) (bool, error) { return false, nil },
+	}
+}
+
+// copies returns the parts of the copies of the index.
+func (c *checker) copies(ctx context.Context) (objects []object, err error) {
+	if c.Copies == nil {
+		return nil, nil
+	}
+	sequences, err := c.Copies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	parts := map[int64]int{}
+	for o, err := range c.Store.List(ctx, store.IndexPrefix) {
+		if err != nil {
+			return nil, err
+		}
+		if n, part, ok := store.ParseIndexName(o.Name); ok {
+			parts[n] = max(parts[n], part+1)
+		}
+	}
+	c.report.Cost.Lists++
+	for _, n := range sequences {
+		gone := func(ctx context.Context) (bool, error) {
+			now, err := c.Copies(ctx)
+			return !slices.Contains(now, n), err
+		}
+		for part := range max(1, parts[n]) {
+			o := c.signed(store.IndexName(n, part), Copy, nil, 0, 0)
+			o.gone = gone
+			objects = append(objects, o)
+		}
+	}
+	return objects, nil
+}

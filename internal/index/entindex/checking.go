@@ -1,0 +1,19 @@
+package entindex
+
+import (
+	"context"
+	"iter"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// Versions implements index.Checking.
+func (x *Index) Versions(ctx context.Context, shard backup.ShardID, needed []backup.SnapshotNumber) iter.Seq2[index.Version, error] {
+	return sequence(func(yield func(index.Version) error) error { return x.Backend.EachVersion(ctx, shard, needed, yield) })
+}
+
+// Locations implements index.Checking.
+func (x *Index) Locations(ctx context.Context, rows []int64) iter.Seq2[index.ChunkLocation, error] {
+	return sequence(func(yield func(index.ChunkLocation) error) error { return x.Backend.EachLocation(ctx, rows, yield) })
+}

@@ -1,0 +1,33 @@
+package index
+
+import (
+	"context"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// Repairing is the part of the index with which repair notes what the store has lost.
+type Repairing interface {
+	// Reread makes the next snapshot of each page's shard read the files of the page again, also if
+	// they seem unchanged. Versions of pages do not change. It is durable.
+	Reread(ctx context.Context, pages []PageID) error
+	// LoseLists notes that the store has lost the list chunks in condemned packs, whose places are
+	// about to be dropped: what they refer to stays known. It fails with ErrNotLeading once the term
+	// has ended.
+	LoseLists(ctx context.Context, t Term, rows []int64) error
+	// Unrecord makes a committer write the record of a snapshot that has ended again.
+	Unrecord(ctx context.Context, id backup.SnapshotID) error
+	// RequireCheckpoint makes the segment of the shard's next snapshot a checkpoint.
+	RequireCheckpoint(ctx context.Context, shard backup.ShardID) error
+	// LoseCatalog makes a committer write a catalog, although nothing in it has changed.
+	LoseCatalog(ctx context.Context) error
+	// NoteRepair writes an entry to the log.
+	NoteRepair(ctx context.Context, by, subject, reason string) error
+}
+
+// A PageID names a page of a shard.
+type PageID struct {
+	Shard     backup.ShardID
+	Directory backup.DirectoryID
+	Key       backup.PageKey
+}

@@ -1,0 +1,211 @@
+// Package repair drops from the index what the store has lost, so that the next backups store it
+// again from the filers that still have it. It acts on the findings of package check.
+//
+//	finding           what Run does
+//	pack              A chunk that another pack has, too, gets that place. The places of all others
+//	                  are dropped. The sound part of a pack stays as it is
+//	places            The places that a pack does not have are dropped
+//	chunks            Their files are read again
+//	record            Fleet: a committer writes it again. One machine: Journal does
+//	segment           Fleet: the next segment of the shard is a checkpoint. One machine: Journal writes
+//	                  it again
+//	catalog           It is written again
+//	page, snapshot    Nothing: the index itself has lost them. On one machine, bctl index rebuild
+//	lists             restores a copy of it
+//
+// Versions of pages do not change: a file that is lost in old snapshots stays in them, and a restore
+// reports it. The pages of the newest snapshots whose files are affected are noted, and the next
+// snapshot reads these files again, although they seem unchanged (index.Repairing). When it has
+// stored their content, the same chunks are there for the old snapshots, too.
+//
+// # Order, and what a crash leaves
+//
+// Run first notes what to read again, then condemns and drops packs (prune.Lose), and in the end
+// writes to the log. Each step can be repeated. Pages that are noted without need are only read
+// again.
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/check"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// An Index is the part of the index that a repair uses.
+type Index interface {
+	check.IndexReader
+	prune.LoseIndex
+	index.Repairing
+}
+
+// Options are the settings of a Run.
+type Options struct {
+	Index Index
+	Store store.Store
+	Check check.Options // of the Run that has found the damage
+	Prune prune.Options // Holder, Log, Progress and BeforeDelete
+	By    string
+	// Journal, if not nil, writes the damaged objects of the journal again. If it is nil, committers
+	// do that.
+	Journal func(ctx context.Context, findings []*check.Finding) error
+}
+
+// A Summary is what a Run has repaired.
+type Summary struct {
+	prune.LostPacks
+	Pages   int // that the next snapshots read again
+	Journal int // objects that were written again, or that committers write
+	Left    int // findings that cannot be repaired
+}
+
+// Run repairs what a check has found.
+func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err error) {
+	var lost []prune.LostPack
+	var journal []*check.Finding
+	chunks := false
+	for _, f := range report.Findings {
+		switch f.Kind {
+		case check.Pack, check.Places:
+			if p, ok := lostPack(f); ok {
+				lost = append(lost, p)
+			} else {
+				s.Left++
+			}
+		case check.Chunks:
+			chunks = true
+		case check.Record, check.Segment, check.Catalog, check.Copy:
+			journal = append(journal, f)
+		default:
+			s.Left++
+		}
+	}
+	if len(lost)+len(journal) > 0 || chunks {
+		if err := o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("begins: %d packs, %d other objects", len(lost), len(journal))); err != nil {
+			return s, err
+		}
+	}
+	reread := func(ctx context.Context) (err error) {
+		s.Pages, err = o.reread(ctx, report)
+		return err
+	}
+	switch {
+	case len(lost) > 0:
+		o.Prune.Store, o.Prune.By = o.Store, index.ByRepair(o.By)
+		s.LostPacks, err = prune.Lose(ctx, o.Index, o.Prune, lost, reread)
+	case chunks:
+		err = reread(ctx)
+	}
+	if err != nil {
+		return s, err
+	}
+	if s.Journal = len(journal); s.Journal > 0 {
+		if err := o.journal(ctx, journal); err != nil {
+			return s, err
+		}
+	}
+	if len(lost)+len(journal) == 0 && !chunks {
+		return s, nil
+	}
+	return s, o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("complete: dropped %d packs, and parts of %d (%d bytes); files of %d pages are read again; %d other objects",
+		s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal))
+}
+
+// lostPack returns what is lost of a pack. It is false if that is not known.
+func lostPack(f *check.Finding) (prune.LostPack, bool) {
+	d := f.Damage
+	p := prune.LostPack{Row: d.Row, Pack: d.Pack}
+	if !d.Whole {
+		p.Keeps = func(place *index.PlaceOf) bool { return !d.Has(place) }
+	}
+	return p, d.Whole || len(d.Frames)+len(d.Chunks) > 0
+}
+
+// pagesAtOnce is how many pages a transaction notes.
+const pagesAtOnce = 1000
+
+// reread notes the pages of the newest snapshots with affected files, and returns their number.
+func (o *Options) reread(ctx context.Context, report *check.Report) (n int, err error) {
+	var mu sync.Mutex
+	noted := map[index.PageID]bool{}
+	c := o.Check
+	c.Only = nil
+	c.Affected = func(_ *check.Finding, a check.Affected) {
+		mu.Lock()
+		defer mu.Unlock()
+		if a.Open {
+			noted[index.PageID{Shard: a.ShardID, Directory: a.Directory, Key: a.Key}] = true
+		}
+	}
+	if err := check.FindAffected(ctx, c, report); err != nil {
+		return 0, err
+	}
+	pages := make([]index.PageID, 0, len(noted))
+	for p := range noted {
+		pages = append(pages, p)
+	}
+	for group := range slices.Chunk(pages, pagesAtOnce) {
+		if err := o.Index.Reread(ctx, group); err != nil {
+			return 0, err
+		}
+	}
+	return len(pages), nil
+}
+
+// journal has damaged objects of the journal written again. Segments and catalogs get new names,
+// and what is left of a record is deleted first: an object is never put twice.
+func (o *Options) journal(ctx context.Context, findings []*check.Finding) error {
+	if o.Journal != nil {
+		return o.Journal(ctx, findings)
+	}
+	for _, f := range findings {
+		var err error
+		switch f.Kind {
+		case check.Record:
+			if err = o.deleteRecord(ctx, f.Object); err == nil {
+				err = o.unrecord(ctx, f)
+			}
+		case check.Segment:
+			err = o.Index.RequireCheckpoint(ctx, f.ShardID)
+		case check.Catalog:
+			err = o.Index.LoseCatalog(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deleteRecord deletes a damaged record. Where roles have keys of their own, only the pruner's may
+// do that.
+func (o *Options) deleteRecord(ctx context.Context, name string) error {
+	_, err := o.Store.Stat(ctx, name)
+	if errors.Is(err, backup.ErrNotFound) {
+		return nil
+	}
+	if err == nil {
+		err = o.Store.Delete(ctx, name)
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: it is damaged; delete it with the pruner's key, and run this command again", err)
+	}
+	return err
+}
+
+// unrecord makes a committer write a record again.
+func (o *Options) unrecord(ctx context.Context, f *check.Finding) error {
+	id, amendment, ok := store.ParseCommitName(f.Object)
+	if !ok || amendment > 0 {
+		return fmt.Errorf("%s: it cannot be written again: %w", f.Object, backup.ErrInvalid)
+	}
+	return o.Index.Unrecord(ctx, id)
+}

@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/check"
+)
+
+// affectedJSON is a file of which a part is lost. The names are fixed.
+type affectedJSON struct {
+	Type   string                `json:"type,omitempty"` // affected; within a finding: empty
+	Object string                `json:"object,omitempty"`
+	Filer  string                `json:"filer"`
+	Shard  string                `json:"shard"`
+	Path   string                `json:"path"`
+	Raw    string                `json:"path_b64,omitempty"`
+	First  backup.SnapshotNumber `json:"first"`
+	Last   backup.SnapshotNumber `json:"last"`
+}
+
+func newAffectedJSON(f *check.Finding, a *check.Affected) affectedJSON {
+	return affectedJSON{"affected", f.Object, a.Filer, a.Shard, a.Path, rawBase64(a.Path), a.First, a.Last}
+}
+
+// findingJSON is something that is damaged. The names are fixed.
+type findingJSON struct {
+	Type      string                `json:"type"` // finding
+	Kind      string                `json:"kind"`
+	Object    string                `json:"object,omitempty"`
+	Text      string                `json:"text"`
+	Filer     string                `json:"filer,omitempty"`
+	Shard     string                `json:"shard,omitempty"`
+	Path      string                `json:"path,omitempty"`
+	Raw       string                `json:"path_b64,omitempty"`
+	First     backup.SnapshotNumber `json:"first,omitempty"`
+	Last      backup.SnapshotNumber `json:"last,omitempty"`
+	Lost      int64                 `json:"chunks_lost"`
+	Elsewhere int64                 `json:"chunks_elsewhere"`
+	Files     int64                 `json:"files"`
+	Affected  []affectedJSON        `json:"affected,omitempty"` // the first of them
+	More      int                   `json:"more_findings,omitempty"`
+	Next      string                `json:"next"`
+}
+
+// checkedJSON is the result of check. The names are fixed.
+type checkedJSON struct {
+	Type           string  `json:"type"` // check
+	Level          string  `json:"level"`
+	Shards         int     `json:"shards"`
+	Snapshots      int     `json:"snapshots"`
+	Pages          int64   `json:"pages"` // versions
+	Chunks         int64   `json:"chunks"`
+	Packs          int64   `json:"packs"`
+	PacksRead      int64   `json:"packs_read"`
+	BytesRead      int64   `json:"bytes_read"` // of the content of packs
+	JournalObjects int64   `json:"journal_objects"`
+	Findings       int     `json:"findings"`
+	Files          int64   `json:"files"` // affected
+	ElapsedSeconds float64 `json:"elapsed_seconds"`
+}
+
+// report prints the findings and the result. It fails if there are findings.
+func (c *checkCommand) report(level check.Level, r *check.Report) error {
+	files := int64(0)
+	for _, f := range r.Findings {
+		if f.Kind != check.Lists {
+			files += f.Files
+		}
+		if err := c.finding(f); err != nil {
+			return err
+		}
+	}
+	elapsed := time.Since(c.started)
+	object := checkedJSON{
+		"check", level.String(), r.Shards, r.Snapshots, r.Versions, r.Chunks, r.Packs, r.PacksRead, r.ReadBytes, r.Journal, len(r.Findings), files, elapsed.Seconds(),
+	}
+	text := fmt.Sprintf("checked %s of %s: %s, %s", counted(r.Snapshots, "snapshot"), counted(r.Shards, "shard"), counted(r.Versions, "page"), counted(r.Chunks, "chunk"))
+	if level >= check.Objects {
+		text += ", " + counted(r.Packs, "pack") + ", " + counted(r.Journal, "other object")
+	}
+	if level >= check.Content {
+		text += fmt.Sprintf("; read the content of %s (%s)", counted(r.PacksRead, "pack"), size(r.ReadBytes))
+	}
+	text += fmt.Sprintf("; level %s, in %.1f s\n", level, elapsed.Seconds())
+	if len(r.Findings) == 0 {
+		text += "no damage was found\n"
+	}
+	if err := c.app.result(object, "%s", text); err != nil || len(r.Findings) == 0 {
+		return err
+	}
+	return &damageError{len(r.Findings), files}
+}
+
+// A damageError reports that a check has found damage.
+type damageError struct {
+	findings int
+	files    int64
+}
+
+func (e *damageError) Error() string {
+	text := "the check found damage (" + counted(e.findings, "finding") + ")"
+	if e.files == 0 {
+		return text + "; no file that is kept is affected"
+	}
+	return text + "; " + counted(e.files, "file") + " cannot be restored, or not in full, from the snapshots that are named above"
+}
+
+// next returns the command to type next.
+func (c *checkCommand) next(f *check.Finding) string {
+	_, local := c.app.cfg.IndexPath()
+	switch f.Kind {
+	case check.Page, check.Snapshot, check.Lists:
+		if local {
+			return "move the index away, and run bctl index rebuild: the copy in the store may be whole"
+		}
+		return "restore the database from its last good dump"
+	}
+	if f.Kind == check.Places && local {
+		return "move the index away, and run bctl index rebuild: the copy in the store may be whole. Or bctl repair, then back up"
+	}
+	if f.Kind == check.Chunks {
+		return "bctl repair, then back up. What no filer has any more stays lost: to accept that, forget these snapshots (bctl forget)"
+	}
+	return "bctl repair"
+}
+
+// finding prints a finding.
+func (c *checkCommand) finding(f *check.Finding) error {
+	if c.app.json {
+		o := findingJSON{
+			Type: "finding", Kind: string(f.Kind), Object: f.Object, Text: f.Text, Filer: f.Filer, Shard: f.Shard, Path: f.Path, Raw: rawBase64(f.Path),
+			First: f.First, Last: f.Last, Lost: f.Lost, Elsewhere: f.Elsewhere, Files: f.Files, More: f.More, Next: c.next(f),
+		}
+		for i := range f.Affected {
+			a := newAffectedJSON(f, &f.Affected[i])
+			a.Type, a.Object = "", ""
+			o.Affected = append(o.Affected, a)
+		}
+		return c.app.print(o)
+	}
+	_, err := fmt.Fprint(c.app.out, c.findingText(f))
+	return err
+}
+
+// findingText describes a finding by its consequence.
+func (c *checkCommand) findingText(f *check.Finding) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s\n", subject(f), f.Text)
+	switch {
+	case f.Damage != nil && f.Lost == 0 && f.Elsewhere > 0:
+		b.WriteString("  no file is affected: other packs have the same content\n")
+	case f.Damage != nil && f.Files == 0:
+		b.WriteString("  no file is affected: no snapshot that is kept needs it\n")
+	case f.Kind == check.Segment || f.Kind == check.Record:
+		fmt.Fprintf(&b, "  no file is affected. If the index is lost, %s cannot be rebuilt from the store\n", snapshots(f.First, f.Last))
+	case f.Kind == check.Catalog:
+		b.WriteString("  no file is affected. If the index is lost, filers, shards, policies and holds must be registered again\n")
+	case f.Kind == check.Copy:
+		b.WriteString("  no file is affected. If the index is lost, it cannot be rebuilt from this copy\n")
+	case f.Kind == check.Page:
+		fmt.Fprintf(&b, "  the files of this directory page cannot be restored from %s\n", snapshots(f.First, f.Last))
+	case f.Kind == check.Lists:
+		fmt.Fprintf(&b, "  no file is affected, but bctl prune stops: it does not know what %s need\n", counted(f.Files, "large file"))
+	case f.Files > 0:
+		fmt.Fprintf(&b, "  %s cannot be restored, or not in full", counted(f.Files, "file"))
+		if f.Elsewhere > 0 {
+			fmt.Fprintf(&b, "; other packs have %s", counted(f.Elsewhere, "further chunk"))
+		}
+		b.WriteString(":\n")
+		for i := range f.Affected {
+			a := &f.Affected[i]
+			fmt.Fprintf(&b, "    %s %s: %s, in %s\n", display(a.Filer), display(a.Shard), display(rootName(a.Path)), snapshots(a.First, a.Last))
+		}
+		if more := f.Files - int64(len(f.Affected)); more > 0 {
+			fmt.Fprintf(&b, "    and %s (--json lists all)\n", counted(more, "more file"))
+		}
+	}
+	fmt.Fprintf(&b, "  next: %s\n", c.next(f))
+	if f.More > 0 {
+		fmt.Fprintf(&b, "and %s\n", counted(f.More, "more finding"))
+	}
+	return b.String()
+}
+
+// subject names what is damaged.
+func subject(f *check.Finding) string {
+	switch {
+	case f.Kind == check.Page:
+		return fmt.Sprintf("index: a page of %s in %s %s", display(rootName(f.Path)), display(f.Filer), display(f.Shard))
+	case f.Kind == check.Snapshot:
+		return fmt.Sprintf("index: %s of %s %s", snapshots(f.First, f.Last), display(f.Filer), display(f.Shard))
+	case f.Object == "":
+		return "index"
+	}
+	return f.Object
+}
+
+func rootName(path string) string {
+	if path == "" {
+		return "."
+	}
+	return path
+}
+
+// snapshots names some snapshots of a shard by their numbers.
+func snapshots(first, last backup.SnapshotNumber) string {
+	if first == last {
+		return "snapshot " + humanize.Comma(int64(first))
+	}
+	return fmt.Sprintf("snapshots %d to %d", first, last)
+}

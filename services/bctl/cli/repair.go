@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/check"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/repair"
+	"github.com/bctl/bctl/internal/tty"
+	"github.com/bctl/bctl/services/bctl/embedded"
+	"github.com/bctl/bctl/services/bctl/open"
+)
+
+type repairCommand struct {
+	checkCommand
+	yes  bool
+	in   *bufio.Reader
+	asks bool // stdin and stderr are a terminal
+}
+
+func newRepair(a *app) *cobra.Command {
+	c := &repairCommand{checkCommand: checkCommand{app: a}}
+	cmd := &cobra.Command{
+		Use:   "repair",
+		Short: "Drop what the store has lost, so that backups store it again",
+		Long: `Checks the repository as bctl check does, and then repairs what it has found:
+
+  Content that the store has lost, and that another pack has, is taken from
+  there. All other lost content is dropped from the index. The next backup reads
+  the affected files again and stores them, if the filer still has them as they
+  were; old snapshots are then whole again, too.
+
+  What is sound of a damaged pack stays. Nothing is deleted from the store:
+  packs of which nothing is sound become orphans (bctl prune --sweep).
+
+  Commit records, segments, the catalog and copies of the index are written
+  again from the index. In a fleet, the committers write them.
+
+Snapshots do not change: files that stay damaged are listed, bctl check lists
+them again, and restores report them. Damage to pages of the index is not
+repaired: restore a copy of the index, as bctl check says.
+
+--dry-run only lists the damage. Backups and restores continue meanwhile. If a
+large share of what is stored would be dropped, the brake stops the command
+(bctl brake): see first whether the store is complete. In a fleet with roles,
+the command needs the configuration of the admin.`,
+		Example: `  bctl repair --dry-run
+  bctl repair
+  bctl repair --read-data --yes`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			in := cmd.InOrStdin()
+			file, is := in.(*os.File)
+			c.in, c.asks = bufio.NewReader(in), is && tty.Is(file) && a.term.isTerminal
+			if !c.dryRun && !c.yes && !c.asks {
+				return usage("repair changes the index and the store: look with --dry-run, and then give --yes")
+			}
+			return c.run(cmd.Context())
+		},
+	}
+	c.flags(cmd.Flags())
+	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only list what is damaged")
+	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask")
+	_ = cmd.RegisterFlagCompletionFunc("level", cobra.FixedCompletions([]string{"index", "objects", "tables", "content"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func (c *repairCommand) run(ctx context.Context) error {
+	dryRun := c.dryRun
+	c.dryRun = false // of the check
+	o, r, err := c.options(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { c.close(r) }()
+	if r.store == nil {
+		return usage("--level index finds nothing that can be repaired: the default is objects")
+	}
+	found, err := c.check(ctx, o)
+	if err != nil {
+		return err
+	}
+	if err := c.complete(); err != nil {
+		return err
+	}
+	damage := c.report(o.Level, &found)
+	if dryRun || len(found.Findings) == 0 {
+		return damage
+	}
+	if err := c.agree(); err != nil {
+		return err
+	}
+	summary, err := c.repair(ctx, o, &found)
+	if err != nil {
+		return err
+	}
+	return c.conclude(&summary, &found)
+}
+
+// agree asks for a confirmation.
+func (c *repairCommand) agree() error {
+	if c.yes {
+		return nil
+	}
+	if !c.app.confirmed(c.in, "Drop from the index what is lost? [y/N] ") {
+		return errors.New("nothing was repaired")
+	}
+	return nil
+}
+
+// repair repairs the findings. It opens the index again, to write.
+func (c *repairCommand) repair(ctx context.Context, o check.Options, found *check.Report) (repair.Summary, error) {
+	c.app.interruptible.Store(false)
+	r, err := c.app.openRepository(ctx, toWrite)
+	if err != nil {
+		return repair.Summary{}, err
+	}
+	defer r.close()
+	o.Index = r.index
+	repairing := repair.Options{Index: r.index, Store: r.store, Check: o, By: operator(), Prune: prune.Options{
+		Log: c.app.log, MemoryBytes: c.maxMemory, ObjectLock: c.app.cfg.ObjectLock(), Holder: holder(),
+	}}
+	repairing.Check.Progress, repairing.Check.Begin = nil, nil
+	run := func() (repair.Summary, error) { return repair.Run(ctx, repairing, found) }
+	if local, is := r.index.(*sqliteindex.Index); is {
+		key, err := r.object.ReadCommitterKey(c.app.cfg.CommitterKey)
+		if err != nil {
+			return repair.Summary{}, err
+		}
+		keys, err := open.JournalKeys(&r.object, key)
+		if err != nil {
+			return repair.Summary{}, err
+		}
+		locks, err := c.app.cfg.LockDir()
+		if err != nil {
+			return repair.Summary{}, err
+		}
+		run = func() (repair.Summary, error) {
+			return embedded.Repair(ctx, local, keys, locks, repairing, found)
+		}
+	}
+	var s repair.Summary
+	_, err = c.app.runPrune(func(with prune.Options) (prune.Summary, error) {
+		repairing.Prune.Progress = with.Progress
+		s, err = run()
+		return prune.Summary{}, err
+	}, prune.Options{})
+	var stopped *index.StoppedError
+	switch {
+	case errors.Is(err, prune.ErrBusy):
+		return s, &busyError{err.Error() + "; run this command again when that has ended"}
+	case errors.As(err, &stopped):
+		s := stopOf{Stop: stopped.Stop}
+		return repair.Summary{}, fmt.Errorf("the brake has stopped the repair, and nothing was dropped: it would drop %s. "+
+			"Is all of the store there? If it is, run bctl confirm %d, and then this command again", s.what(), s.ID)
+	}
+	return s, err
+}
+
+// conclude prints what was repaired.
+func (c *repairCommand) conclude(s *repair.Summary, found *check.Report) error {
+	files := int64(0)
+	for _, f := range found.Findings {
+		files += f.Files
+	}
+	object := struct {
+		Type           string  `json:"type"` // repair
+		Packs          int     `json:"packs"`
+		Partial        int     `json:"partial_packs"`
+		Bytes          int64   `json:"bytes"` // of these packs
+		Pages          int     `json:"pages"` // whose files are read again
+		Journal        int     `json:"journal_objects"`
+		Files          int64   `json:"files"` // that stay damaged until they are stored again
+		Left           int     `json:"left"`  // findings that are not repaired
+		ElapsedSeconds float64 `json:"elapsed_seconds"`
+	}{"repair", s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal, files, s.Left, time.Since(c.started).Seconds()}
+	text := fmt.Sprintf("dropped %s", counted(s.Packs, "lost pack"))
+	if s.Partial > 0 {
+		text += fmt.Sprintf(" and parts of %s", counted(s.Partial, "pack"))
+	}
+	if s.Journal > 0 {
+		text += fmt.Sprintf("; %s of the journal are written again", counted(s.Journal, "object"))
+	}
+	text += "\n"
+	if files > 0 {
+		text += fmt.Sprintf("damaged until backups have stored them again: %s, as listed above; back up, and run bctl check\n", counted(files, "file"))
+	}
+	if err := c.app.result(object, "%s", text); err != nil || s.Left == 0 {
+		return err
+	}
+	return fmt.Errorf("%s cannot be repaired: do what is written there", counted(s.Left, "finding"))
+}
