@@ -259,15 +259,15 @@ func (d *database) testPrivileges(t *testing.T) {
 		role                           Role
 		sees, adds, changes, takesFrom []string
 	}{
-		{"walker@paris", Walker, append([]string{"interrupted_pages", "pages"}, everyone...), nil, nil, nil},
+		{"walker@paris", Walker, append([]string{"interrupted_pages", "pages", "reread_pages"}, everyone...), nil, nil, nil},
 		{"reader@paris", Reader, append([]string{"chunk_copies", "chunks", "filers", "packs", "pages", "read_batches"}, everyone...), nil, nil, nil},
 		{
-			"committer", Committer, append(append([]string{"brake", "catalog_numbers", "confirmations", "filers", "holds", "log", "lost_snapshots", "policies", "readings", "removed_snapshots", "shards", "stops"}, everyone...), written...),
-			append([]string{"log", "stops"}, written...), append([]string{"catalog_numbers", "chunk_lists", "chunks", "filers", "leaders", "packs", "shards", "snapshots"}, work...), append([]string{"stops"}, work...),
+			"committer", Committer, append(append([]string{"brake", "catalog_numbers", "confirmations", "filers", "holds", "log", "lost_snapshots", "policies", "readings", "removed_snapshots", "reread_pages", "shards", "stops"}, everyone...), written...),
+			append([]string{"log", "stops"}, written...), append([]string{"catalog_numbers", "chunk_lists", "chunks", "filers", "leaders", "packs", "shards", "snapshots"}, work...), append([]string{"reread_pages", "stops"}, work...),
 		},
 		{
 			"operator", Operator,
-			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "filers", "holds", "interrupted_pages", "log", "packs", "pages", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "read_batches", "readings", "removed_snapshots", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
+			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "filers", "holds", "interrupted_pages", "log", "packs", "pages", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "read_batches", "readings", "removed_snapshots", "reread_pages", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
 			[]string{"confirmations", "filers", "holds", "log", "policies", "readings", "shards", "snapshots", "stops", "walk_tasks"},
 			[]string{"brake", "filers", "policies", "readings", "shards", "snapshots", "stops"},
 			[]string{"confirmations", "filers", "holds", "policies", "readings", "shards", "stops"},

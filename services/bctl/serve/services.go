@@ -306,23 +306,33 @@ func waitForIndex(ctx context.Context, c *config.Config, waits *waiting) (index.
 	return idx, repository.ID, nil
 }
 
-// waitForCurrent waits until the index is as new as its store. A pruner may not read the objects
-// that show it.
+// waitForCurrent waits until the store answers and the index is as new as it. A pruner may not read
+// the objects that show it.
 func (s *starting) waitForCurrent(ctx context.Context, role flow.Role) error {
-	_, err := waitFor(ctx, s.waits, "the index", func() (_ struct{}, err error) {
+	check := func() error {
 		if s.current == nil {
 			var signed *backup.Repository
 			if role != flow.RolePruner {
 				r, err := s.idx.Repository(ctx)
 				if err != nil {
-					return struct{}{}, err
+					return err
 				}
 				signed = &r
 			}
 			s.current = current.New(s.idx, s.store, signed, s.log)
 		}
-		return struct{}{}, s.current.Check(ctx)
+		return s.current.Check(ctx)
+	}
+	_, err := waitFor(ctx, s.waits, theStore, func() (struct{}, error) {
+		err := check()
+		if failed := (*store.Error)(nil); errors.As(err, &failed) {
+			return struct{}{}, err
+		}
+		return struct{}{}, nil // the rest concerns the index
 	})
+	if err == nil {
+		_, err = waitFor(ctx, s.waits, "the index", func() (struct{}, error) { return struct{}{}, check() })
+	}
 	return err
 }
 

@@ -136,6 +136,7 @@ func (s *Scheduler) forgetOf(ctx context.Context, term index.Term, decider *forg
 type newStops map[string]*stopsOf
 
 type stopsOf struct {
+	timetable
 	shard         *index.ShardStatus // the first one
 	stop          int64
 	shards        int
@@ -151,7 +152,7 @@ func (n newStops) add(shard *index.ShardStatus, t timetable, err error) error {
 	if stopped.New {
 		of := n[t.Name]
 		if of == nil {
-			of = &stopsOf{shard: shard, stop: stopped.ID}
+			of = &stopsOf{timetable: t, shard: shard, stop: stopped.ID}
 			n[t.Name] = of
 		}
 		of.shards, of.snapshots, of.of = of.shards+1, of.snapshots+len(stopped.Snapshots), of.of+stopped.OfSnapshots
@@ -161,8 +162,8 @@ func (n newStops) add(shard *index.ShardStatus, t timetable, err error) error {
 
 // logStops logs new stops: one line per policy, which names the first shard and its stop.
 func (s *Scheduler) logStops(braked newStops) {
-	for name, of := range braked {
-		s.log.Warn("the brake has stopped a policy until operators confirm it (bctl confirm)", "policy", name, "shards", of.shards,
+	for _, of := range braked {
+		s.log.Warn("the brake has stopped a policy until operators confirm it (bctl confirm)", "policy", of.Name, "shards", of.shards,
 			"filer", of.shard.Filer.Name, "shard", of.shard.Name, "stop", of.stop, "snapshots", of.snapshots, "of", of.of)
 	}
 }
