@@ -20,10 +20,10 @@ const (
 	mostOfAFleet = 8 * time.Second
 )
 
-// TestRandomHistoriesOfAFleet makes random histories in a fleet with a real Postgres, NATS and, with
-// the target s3, an S3 server and roles that have only their own rights: backups, restores, forgets,
-// holds, marks, prunes and purges. Services of each role are killed, and so are commands, and the
-// clock of the index moves. Each snapshot that survives is restored and compared.
+// TestRandomHistoriesOfAFleet makes random histories in a fleet with a real Postgres, NATS and,
+// with the target s3, an S3 server and roles that have only their own rights: backups, restores,
+// forgets, holds, marks, prunes and purges. Services of each role are killed, and so are commands,
+// and the clock of the index moves. Each snapshot that survives is restored and compared.
 func TestRandomHistoriesOfAFleet(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()

@@ -10,9 +10,9 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// In a fleet in which each role has only its own rights, the admin alone can purge nothing. With the
-// access of a committer and the pruner to the store, the admin removes a file from all snapshots.
-// The operator sees that, and restores the rest.
+// In a fleet in which each role has only its own rights, the admin alone can purge nothing. With
+// the access of a committer and the pruner to the store, the admin removes a file from all
+// snapshots. The operator sees that, and restores the rest.
 func TestPurgeByTheAdmin(t *testing.T) {
 	t.Parallel()
 	f := fleet.NewLocked(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1})

@@ -20,9 +20,9 @@
 // (journal.go, packs.go). In the end, it finds the files that need what is damaged (lost.go).
 //
 // The index is not read at one moment, and the store is read after it. So an object that is missing
-// may have been deleted because nothing needs it any more. Before anything is reported, it is looked
-// for again, first in the store and then in the index: a pruner notes in the index what it deletes
-// before it deletes it.
+// may have been deleted because nothing needs it any more. Before anything is reported, it is
+// looked for again, first in the store and then in the index: a pruner notes in the index what it
+// deletes before it deletes it.
 //
 // # Memory
 //

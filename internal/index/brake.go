@@ -34,8 +34,8 @@ type Braking interface {
 	// stop, because the run has ended or would delete more by now. The log notes by and reason.
 	Confirm(ctx context.Context, id int64, by, reason string) (Stop, error)
 	// Reject rejects a stop and takes back its confirmations. The run remains stopped, but warnings
-	// no longer report it, until it would delete more than twice as much. Reject fails with backup.ErrNotFound like Confirm. The log notes by and
-	// reason.
+	// no longer report it, until it would delete more than twice as much. Reject fails with
+	// backup.ErrNotFound like Confirm. The log notes by and reason.
 	Reject(ctx context.Context, id int64, by, reason string) error
 }
 

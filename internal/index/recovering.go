@@ -33,8 +33,8 @@ type Recovering interface {
 	// that began with them are removed, and those that they ended are open again. RollBack to 0
 	// removes all. Pages of failed snapshots are removed, too.
 	RollBack(ctx context.Context, shard backup.ShardID, to backup.SnapshotNumber) error
-	// PagesAt returns pages of a snapshot of the shard with their digests, in the order of names. The
-	// Listing of one that does not exist is nil.
+	// PagesAt returns pages of a snapshot of the shard with their digests, in the order of names.
+	// The Listing of one that does not exist is nil.
 	PagesAt(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []backup.PageName) ([]backup.PageVersion, error)
 	// RecoverPages applies changes of a snapshot to the pages of its shard, each of which is
 	// changed once.
@@ -42,13 +42,13 @@ type Recovering interface {
 	// RecoverSnapshot makes a snapshot visible, or replaces what the index has of it. Of Filer and
 	// Shard, only Shard.ID is used.
 	RecoverSnapshot(ctx context.Context, s RecoveredSnapshot) error
-	// ForgetRemoved forgets a snapshot that has no objects in the store any more: the lost index, of
-	// which this one is an older copy, had forgotten and removed it. No hold or rule keeps it,
+	// ForgetRemoved forgets a snapshot that has no objects in the store any more: the lost index,
+	// of which this one is an older copy, had forgotten and removed it. No hold or rule keeps it,
 	// because its content may be gone. ForgetRemoved does nothing if the snapshot is forgotten
 	// already.
 	ForgetRemoved(ctx context.Context, id backup.SnapshotID, by, reason string) error
-	// SetJournalBytes stores the lengths of the last checkpoint of a shard and of the segments since,
-	// on which the time of the next checkpoint depends.
+	// SetJournalBytes stores the lengths of the last checkpoint of a shard and of the segments
+	// since, on which the time of the next checkpoint depends.
 	SetJournalBytes(ctx context.Context, shard backup.ShardID, checkpoint, segments int64) error
 }
 

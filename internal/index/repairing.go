@@ -12,8 +12,8 @@ type Repairing interface {
 	// they seem unchanged. Versions of pages do not change. It is durable.
 	Reread(ctx context.Context, pages []PageID) error
 	// LoseLists notes that the store has lost the list chunks in condemned packs, whose places are
-	// about to be dropped: what they refer to stays known. It fails with ErrNotLeading once the term
-	// has ended.
+	// about to be dropped: what they refer to stays known. It fails with ErrNotLeading once the
+	// term has ended.
 	LoseLists(ctx context.Context, t Term, rows []int64) error
 	// Unrecord makes a committer write the record of a snapshot that has ended again.
 	Unrecord(ctx context.Context, id backup.SnapshotID) error

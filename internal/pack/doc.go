@@ -55,5 +55,6 @@
 //	signed.go    signs a pack, and checks the signature
 //	reader.go    opens a pack, and decodes its frames
 //	inspect.go   checks a pack without a key
+//	object.go    opens all packs of an object
 //	thin.go      copies a pack without some of its frames
 package pack

@@ -183,8 +183,8 @@ func wholeTrailer(data []byte) (trailer, error) {
 	return t, err
 }
 
-// newReader opens the table, which the bitmap follows. An id of nil stands for any. keyID is that of
-// the data key, nil for a pack of data.
+// newReader opens the table, which the bitmap follows. An id of nil stands for any. keyID is that
+// of the data key, nil for a pack of data.
 func newReader(headerData, table []byte, t trailer, repository backup.RepositoryID, id *backup.PackID, keyID *seal.KeyID, opener *seal.Opener) (*Reader, error) {
 	h, err := parseHeader(headerData)
 	if err != nil {

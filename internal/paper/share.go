@@ -78,8 +78,8 @@ func leftPadded(text string) []byte {
 	return append(make([]byte, scalarBytes-len(text)), text...)
 }
 
-// Combine recovers the identity from shares of one split, of which there must be enough. Errors wrap
-// backup.ErrInvalid.
+// Combine recovers the identity from shares of one split, of which there must be enough. Errors
+// wrap backup.ErrInvalid.
 func Combine(shares []Share) (identity string, t Trusted, err error) {
 	if len(shares) == 0 {
 		return "", t, fmt.Errorf("no shares: %w", backup.ErrInvalid)

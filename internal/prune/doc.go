@@ -49,10 +49,10 @@
 //
 // The marks are a hash table of 50 bits per chunk (set.go), which is as good as exact. If it would
 // exceed half of the limit, they are a filter of 16 bits per chunk (filter.go). That may report a
-// chunk that is not marked, and never misses one that is. If the filter would exceed the limit, too,
-// the chunks are divided by their ids, and step 3 is done for each part of the chunks. If there is not enough
-// memory for the chunks that step 5 finds, all candidates are acquitted, and the next pass marks
-// these chunks.
+// chunk that is not marked, and never misses one that is. If the filter would exceed the limit,
+// too, the chunks are divided by their ids, and step 3 is done for each part of the chunks. If
+// there is not enough memory for the chunks that step 5 finds, all candidates are acquitted, and
+// the next pass marks these chunks.
 //
 // # Tests
 //

@@ -428,8 +428,8 @@ func (p *pass) baseOf(s *backup.Snapshot) *backup.Snapshot {
 	return p.known[s.BaseID]
 }
 
-// lockOthers locks the repository object, the keys and the newest catalog for as long as anything is
-// locked.
+// lockOthers locks the repository object, the keys and the newest catalog for as long as anything
+// is locked.
 func (p *pass) lockOthers(ctx context.Context) error {
 	if len(p.wanted) == 0 {
 		return nil

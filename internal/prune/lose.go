@@ -31,11 +31,12 @@ type LostPacks struct {
 }
 
 // Lose drops from the index what the store has lost. As in a pass, it condemns the packs first, so
-// that no batch relies on them (I6). Then it calls condemned, which can note the files that refer to
-// what is lost: no new ones can appear. A chunk that another pack has, too, gets that place. What is
-// sound of a pack stays in its object, as another pack, so that batches that relied on the pack as
-// it was are refused. Nothing is deleted from the store. After an error, or a crash, the next pass acquits the packs, or finishes what
-// Lose has begun to delete, and Lose can be called again.
+// that no batch relies on them (I6). Then it calls condemned, which can note the files that refer
+// to what is lost: no new ones can appear. A chunk that another pack has, too, gets that place.
+// What is sound of a pack stays in its object, as another pack, so that batches that relied on the
+// pack as it was are refused. Nothing is deleted from the store. After an error, or a crash, the
+// next pass acquits the packs, or finishes what Lose has begun to delete, and Lose can be called
+// again.
 func Lose(ctx context.Context, idx LoseIndex, o Options, lost []LostPack, condemned func(context.Context) error) (LostPacks, error) {
 	o.Index = idx
 	if o.MemoryBytes <= 0 {

@@ -57,8 +57,8 @@ type Options struct {
 	// deleted, and before they are deleted: once for those that an earlier run left, if any, and
 	// once for those of this run.
 	BeforeDelete func(ctx context.Context) error
-	// BeforeRemove, if not nil, is called before the journals of forgotten snapshots are deleted, if
-	// BeforeDelete was not called in this run.
+	// BeforeRemove, if not nil, is called before the journals of forgotten snapshots are deleted,
+	// if BeforeDelete was not called in this run.
 	BeforeRemove func(ctx context.Context) error
 	// Found, if not nil, is called with what a pass has found to be kept, unused and deletable,
 	// before the brake decides and anything is deleted.

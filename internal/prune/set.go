@@ -7,11 +7,11 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A set holds chunks in a hash table of fingerprints. has is never false for a chunk that was added.
-// It is true for about one in 100 billion of the others, so that a set can be used as if it were
-// exact: an error keeps a pack until a later pass. Once the set is full, has is true for all chunks.
-// It is full when more chunks were added than it was made for, or too many that look alike: somebody
-// may have chosen their ids.
+// A set holds chunks in a hash table of fingerprints. has is never false for a chunk that was
+// added. It is true for about one in 100 billion of the others, so that a set can be used as if it
+// were exact: an error keeps a pack until a later pass. Once the set is full, has is true for all
+// chunks. It is full when more chunks were added than it was made for, or too many that look alike:
+// somebody may have chosen their ids.
 type set struct {
 	slots []byte // of slotBytes each; 0: free
 	size  uint64 // number of slots
@@ -42,9 +42,9 @@ func newSet(n int64) *set {
 // setBytes returns the size of a set for n chunks.
 func setBytes(n int64) int64 { return int64(setSlots(n)) * slotBytes }
 
-// find returns the chunk's fingerprint, and the offset of the slot that has it; if there is none, of
-// the free slot at which it belongs. ok is false if there are too many slots in between. Slots are
-// in the order of the ids, so that chunks that are looked up in this order are near each other.
+// find returns the chunk's fingerprint, and the offset of the slot that has it; if there is none,
+// of the free slot at which it belongs. ok is false if there are too many slots in between. Slots
+// are in the order of the ids, so that chunks that are looked up in this order are near each other.
 func (s *set) find(id *backup.ChunkID) (fingerprint, at uint64, found, ok bool) {
 	fingerprint = max(binary.BigEndian.Uint64(id[8:])*golden>>(64-8*slotBytes), 1)
 	slot, _ := bits.Mul64(binary.BigEndian.Uint64(id[:8]), s.size)

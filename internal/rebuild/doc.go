@@ -19,11 +19,11 @@
 //
 // # Chains
 //
-// A snapshot's pages are those of its base with the changes of its segment (docs/formats/journal.md).
-// Only chains of needed snapshots are replayed: of those that are committed and not forgotten, and
-// of the newest committed one. A chain begins at a checkpoint, so the cost is in proportion to what
-// is kept, and not to the history. A checkpoint after the first one is compared with the pages so
-// far, so that a page that did not change remains one version.
+// A snapshot's pages are those of its base with the changes of its segment
+// (docs/formats/journal.md). Only chains of needed snapshots are replayed: of those that are
+// committed and not forgotten, and of the newest committed one. A chain begins at a checkpoint, so
+// the cost is in proportion to what is kept, and not to the history. A checkpoint after the first
+// one is compared with the pages so far, so that a page that did not change remains one version.
 //
 // After each segment, the digest of all pages must be the one that the commit record has (I12).
 // Otherwise the snapshot's changes are undone, and it is lost with those that are based on it, up

@@ -46,7 +46,8 @@ func (r *rebuilding) recoverShards(ctx context.Context) error {
 	return r.forgetRemoved(ctx)
 }
 
-// failRunning fails the snapshots that were running when the index was copied: nobody works on them.
+// failRunning fails the snapshots that were running when the index was copied: nobody works on
+// them.
 func (r *rebuilding) failRunning(ctx context.Context) error {
 	running, err := r.Index.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Running}})
 	if err != nil {

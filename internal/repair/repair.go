@@ -7,16 +7,16 @@
 //	places            The places that a pack does not have are dropped
 //	chunks            Their files are read again
 //	record            Fleet: a committer writes it again. One machine: Journal does
-//	segment           Fleet: the next segment of the shard is a checkpoint. One machine: Journal writes
+//	segment           Fleet: the shard's next segment is a checkpoint. One machine: Journal writes
 //	                  it again
 //	catalog           It is written again
 //	page, snapshot    Nothing: the index itself has lost them. On one machine, bctl index rebuild
 //	lists             restores a copy of it
 //
-// Versions of pages do not change: a file that is lost in old snapshots stays in them, and a restore
-// reports it. The pages of the newest snapshots whose files are affected are noted, and the next
-// snapshot reads these files again, although they seem unchanged (index.Repairing). When it has
-// stored their content, the same chunks are there for the old snapshots, too.
+// Versions of pages do not change: a file that is lost in old snapshots stays in them, and a
+// restore reports it. The pages of the newest snapshots whose files are affected are noted, and the
+// next snapshot reads these files again, although they seem unchanged (index.Repairing). When it
+// has stored their content, the same chunks are there for the old snapshots, too.
 //
 // # Order, and what a crash leaves
 //
@@ -54,8 +54,8 @@ type Options struct {
 	Check check.Options // of the Run that has found the damage
 	Prune prune.Options // Holder, Log, Progress and BeforeDelete
 	By    string
-	// Journal, if not nil, writes the damaged objects of the journal again. If it is nil, committers
-	// do that.
+	// Journal, if not nil, writes the damaged objects of the journal again. If it is nil,
+	// committers do that.
 	Journal func(ctx context.Context, findings []*check.Finding) error
 }
 

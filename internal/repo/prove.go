@@ -11,8 +11,8 @@ import (
 )
 
 // prove makes a test restore, with the files that Init has written and not with what it still has
-// in memory: a reader's pack that the worker key file seals must open with the identity file, and so
-// must the keys in the repository object whose text is given.
+// in memory: a reader's pack that the worker key file seals must open with the identity file, and
+// so must the keys in the repository object whose text is given.
 func prove(objectText []byte, made Created, ask Asker) error {
 	object, err := parseObject(objectText)
 	if err != nil {
@@ -45,8 +45,8 @@ func prove(objectText []byte, made Created, ask Asker) error {
 	return nil
 }
 
-// RestoreProbe seals a pack with a worker key, as a reader does, in memory, and restores its content
-// with an identity.
+// RestoreProbe seals a pack with a worker key, as a reader does, in memory, and restores its
+// content with an identity.
 func RestoreProbe(worker seal.WorkerKey, opener *seal.Opener) error {
 	content := []byte("bctl test restore")
 	sealer, err := seal.NewSealer(worker.Recipients)

@@ -163,8 +163,8 @@ func (o *Object) InForce() Recipients {
 
 // LoadRecipients reads which recipients are in force, and makes the object's Recipients these. The
 // caller has checked the object's signer. Objects that the signer has not signed are ignored (I17):
-// who may only write to the store cannot change the recipients. A statement of a later version is an
-// error, because it counts.
+// who may only write to the store cannot change the recipients. A statement of a later version is
+// an error, because it counts.
 func (o *Object) LoadRecipients(ctx context.Context, s store.Store) error {
 	var sequences []int64
 	for object, err := range s.List(ctx, store.RecipientsPrefix) {

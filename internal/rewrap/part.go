@@ -15,7 +15,8 @@ import (
 
 const (
 	partTitle = "bctl-wraps"
-	// maxKeys is the number of keys in a part: 768 KiB as a plaintext, which a sealed blob may have.
+	// maxKeys is the number of keys in a part: 768 KiB as a plaintext, which a sealed blob may
+	// have.
 	maxKeys       = 16384
 	entryBytes    = len(seal.KeyID{}) + len(seal.RawKey{})
 	maxPartBytes  = 2 << 20

@@ -86,8 +86,8 @@ type Dialect struct {
 	// TellSnapshot notifies the listeners (Backend.ListenSnapshots) when the transaction is
 	// committed. It is empty if the database has no notifications.
 	TellSnapshot string
-	// NextHold makes the numbers of new holds greater than those that exist. It is empty if they are
-	// anyway.
+	// NextHold makes the numbers of new holds greater than those that exist. It is empty if they
+	// are anyway.
 	NextHold string
 	// Incarnation selects a text that changes when the tables are replaced, or the server is
 	// started. It is empty if a database is a file.

@@ -115,4 +115,6 @@
 //	purges.go      the jobs of purging
 //	repair.go      notes what the store has lost
 //	versions.go    writes versions of pages anew
+//	recover.go     stores what a rebuild has found in the store
+//	recoverpacks.go  registers packs that it has found
 package entindex

@@ -25,10 +25,10 @@ const (
 	readPerDropped = 50
 )
 
-// DropByPage implements entindex.PageDropper. In each of pages_path and pages_key, the versions of a
-// page are side by side. So the deletions of one transaction change few pages of these indexes.
-// Versions that ended together are spread over all of them, and each transaction would write most of
-// both.
+// DropByPage implements entindex.PageDropper. In each of pages_path and pages_key, the versions of
+// a page are side by side. So the deletions of one transaction change few pages of these indexes.
+// Versions that ended together are spread over all of them, and each transaction would write most
+// of both.
 func (w hotWriter) DropByPage(ctx context.Context, shard backup.ShardID, needed entindex.Needed, after *entindex.PageCursor, limit int) (int64, *entindex.PageCursor, error) {
 	if after == nil {
 		after = &entindex.PageCursor{PathKey: []byte{}, Page: -1}

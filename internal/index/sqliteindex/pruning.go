@@ -96,8 +96,8 @@ func idRange(from, to int) (first, end []byte) {
 }
 
 // These statements drop the places in packs of the chunks in [?2, ?3). A chunk of which there is a
-// copy in another pack keeps that place. Only the last one reads all chunks of the range: the others
-// read the copies, or the lists, of which there are fewer.
+// copy in another pack keeps that place. Only the last one reads all chunks of the range: the
+// others read the copies, or the lists, of which there are fewer.
 const (
 	inPacks      = "pack IN (SELECT value FROM json_each(?1))"
 	promoteCopy  = "UPDATE chunks SET (pack, frame, frame_offset, length) = (SELECT pack, frame, frame_offset, length FROM chunk_copies k WHERE k.id = chunks.id AND NOT k." + inPacks + " ORDER BY pack LIMIT 1) WHERE id IN (SELECT k.id FROM chunk_copies k WHERE k.id >= ?2 AND k.id < ?3 AND NOT k." + inPacks + ") AND " + inPacks

@@ -36,8 +36,8 @@ func (c *indexCommand) finish(ctx context.Context, s *origin, i index.Index, res
 }
 
 // accept makes the index current. The snapshots that the store has a record of, and that cannot be
-// recovered, are noted: their numbers are not used again, and the index does not count as older than
-// the store because of them.
+// recovered, are noted: their numbers are not used again, and the index does not count as older
+// than the store because of them.
 func (c *indexCommand) accept(ctx context.Context, s *origin, i index.Index, result *rebuild.Result) error {
 	lost := make([]index.LostSnapshot, len(result.Lost))
 	for n := range result.Lost {

@@ -295,7 +295,8 @@ func readPaper(paths []string, stdin io.Reader) (contents []string, err error) {
 	return contents, nil
 }
 
-// readPaperFile reads a file, or the standard input for "-", up to a little more than a text may have.
+// readPaperFile reads a file, or the standard input for "-", up to a little more than a text may
+// have.
 func readPaperFile(path string, stdin io.Reader) ([]byte, error) {
 	in := stdin
 	if path != "-" {

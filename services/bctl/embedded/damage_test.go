@@ -519,8 +519,8 @@ with the identity.
 | --- | --- | --- | --- | --- | --- | --- |
 `
 
-// Every kind of object is damaged in every way. A row of docs/damage.md has what a check says, which
-// files are lost, that the next backup succeeds, and what a repair brings back. Write it with
+// Every kind of object is damaged in every way. A row of docs/damage.md has what a check says,
+// which files are lost, that the next backup succeeds, and what a repair brings back. Write it with
 // go test ./services/bctl/embedded -run TestDamage -update.
 func TestDamage(t *testing.T) {
 	world := newDamageWorld(t)

@@ -88,8 +88,8 @@ func (o *PurgeOptions) step(name string) {
 // after it was killed.
 const busyWithin = 3 * time.Minute
 
-// change amends the records, and deletes the chunks. It leads as the pruner all the time. Otherwise a
-// sweep, which knows that the snapshots have ended, would take a new segment for an orphan before
+// change amends the records, and deletes the chunks. It leads as the pruner all the time. Otherwise
+// a sweep, which knows that the snapshots have ended, would take a new segment for an orphan before
 // the index names it.
 func (o *PurgeOptions) change(ctx context.Context, a *amending, proof *PurgeProof) error {
 	lead := o.Options

@@ -31,8 +31,8 @@ import (
 
 var rebuildHistories = flag.Int("rebuild.histories", 4, "how many histories TestRebuild makes")
 
-// indexContent is what an index has of a repository, without what differs between two indexes: ids of
-// rows, and what nothing needs.
+// indexContent is what an index has of a repository, without what differs between two indexes: ids
+// of rows, and what nothing needs.
 type indexContent struct {
 	Filers    []backup.Filer
 	Shards    []backup.Shard
@@ -164,7 +164,8 @@ func (c *indexContent) packs(t *testing.T, x index.Index) {
 func wantSame(t *testing.T, what string, want indexContent, x index.Index) {
 	t.Helper()
 	got := contentOf(t, x)
-	// An older copy may have forgotten snapshots that were removed since: the next prune removes them.
+	// An older copy may have forgotten snapshots that were removed since: the next prune removes
+	// them.
 	got.Snapshots = slices.DeleteFunc(got.Snapshots, func(s backup.Snapshot) bool {
 		extra := s.State == backup.Deleting && !slices.ContainsFunc(want.Snapshots, func(other backup.Snapshot) bool { return other.ID == s.ID })
 		if extra {
@@ -312,8 +313,9 @@ func steps() []step {
 	}
 }
 
-// An index that is rebuilt from the store alone is the one that was lost, at any time in the life of
-// the repository. So is an older copy of it that is brought up to date. Backups continue from it.
+// An index that is rebuilt from the store alone is the one that was lost, at any time in the life
+// of the repository. So is an older copy of it that is brought up to date. Backups continue from
+// it.
 //
 // More histories:
 //
@@ -482,8 +484,8 @@ func TestRebuildIsInterrupted(t *testing.T) {
 	}
 }
 
-// Whatever is damaged or missing in the store, what does not depend on it is rebuilt, and what does is
-// named. Objects that the repository has not signed change nothing.
+// Whatever is damaged or missing in the store, what does not depend on it is rebuilt, and what does
+// is named. Objects that the repository has not signed change nothing.
 func TestRebuildOfADamagedStore(t *testing.T) {
 	m := newMachine(t)
 	want := m.history(t)

@@ -18,8 +18,8 @@ import (
 
 // The keeper is the one committer that leads. It alone makes and repairs streams and consumers,
 // ends the leases of work that was in a lost stream, renews the leases of work that workers report,
-// governs filers, fails snapshots that no worker sees, and writes to the store what it lacks. If it dies, another leads once its term
-// has expired.
+// governs filers, fails snapshots that no worker sees, and writes to the store what it lacks. If it
+// dies, another leads once its term has expired.
 
 const (
 	keeperRole   = "keeper"

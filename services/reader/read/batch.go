@@ -164,8 +164,8 @@ func (b *batch) notStored() error {
 
 // A reader that sees a different tree than the one that was walked hands the batch back after
 // blindDelay, to any reader. If no reader that is ready sees it, the keeper fails the snapshot
-// (flow.Unseen). After blindLooks deliveries in an attempt, and blindAttempts attempts, no reader is
-// expected to see the right tree, although one may be too busy to look.
+// (flow.Unseen). After blindLooks deliveries in an attempt, and blindAttempts attempts, no reader
+// is expected to see the right tree, although one may be too busy to look.
 const (
 	blindDelay    = time.Second
 	blindLooks    = 10
