@@ -11,7 +11,7 @@ import (
 // buckets can have object lock enabled later, and only from no mode to one: a lock in one mode
 // cannot be extended in the other one, and without a mode the pruner may bypass locks.
 func (s *Store) switchLock(mode store.LockMode) error {
-	reason := ""
+	var reason string
 	switch {
 	case mode == s.ObjectLock:
 		return nil
