@@ -129,7 +129,7 @@ func (w *historyFleet) history(t *testing.T, seed uint64) *history {
 // until waits for a condition that a fleet brings about, also after a leader was killed.
 func (h *history) until(condition func() bool) {
 	h.t.Helper()
-	for end := time.Now().Add(3 * time.Minute); !condition(); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); !condition(); <-time.After(100 * time.Millisecond) {
 		if time.Now().After(end) {
 			h.fatalf("the fleet does not settle")
 		}

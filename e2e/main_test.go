@@ -11,7 +11,9 @@
 //	filers_test.go     several filers: limits, sites, one that hangs, source snapshots, cancel
 //	faults_test.go     writes to the store and transactions that fail, or seem to
 //	rotation_test.go   all certificates and keys are rotated while a backup runs
-//	soak_test.go       random changes and faults of all kinds
+//	soak_test.go, soak_retention_test.go
+//	                   random changes and faults of all kinds, while snapshots are forgotten
+//	locks_test.go      what is kept is locked in the store, and space is free when locks end
 //	histories_test.go, histories_repo_test.go
 //	                   random histories on one machine: kills, pauses, moved clocks
 //	upgrade_test.go    services of the release before this one beside new ones

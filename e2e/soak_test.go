@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,9 +19,10 @@ import (
 const soakFor = 20 * time.Second
 
 // A fleet with several filers, whose trees change at random and are backed up, while faults of all
-// kinds strike at random. Each snapshot is restored and compared. Snapshots are forgotten at
-// random, and two pruners delete what no other needs; at the end, the remaining ones are compared
-// again. Every decision follows from the seed; how far the fleet is when a fault strikes does not.
+// kinds strike at random. Each snapshot is restored and compared. A policy forgets the snapshots of
+// one filer, except those on hold. Those of the other one are forgotten at random, also the newest,
+// and by rules that the brake stops until they are confirmed. Two pruners delete what no other
+// snapshot needs; at the end, the remaining ones are compared again. Every decision follows from the seed; how far the fleet is when a fault strikes does not.
 func TestSoak(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
@@ -42,6 +42,7 @@ func TestSoak(t *testing.T) {
 	t.Logf("E2E_SEED=%d makes the same changes and faults", seed)
 	s := newSoak(t, seed)
 	s.run(last)
+	s.awaitPolicy()
 	before := s.compareKept()
 	s.f.Index.CheckSettled()
 	for _, tree := range s.trees {
@@ -51,8 +52,9 @@ func TestSoak(t *testing.T) {
 	}
 	fleet.Await(t, "a turn between the pruners", func() bool { return s.f.Run("prune").Status == 0 })
 	after := s.compareKept()
+	t.Logf("%d snapshots were forgotten by the policy; %d were on hold; %d were the newest; %d stops were confirmed", s.byPolicy, s.holds, s.newest, s.stops)
 	t.Logf("%d snapshots of %d trees, of which %d were forgotten; %d faults; %d B of packs, %d B after pruning", s.committed, len(s.trees), s.forgot, s.struck, before, after)
-	if s.committed == 0 || s.struck == 0 {
+	if s.committed == 0 || s.struck == 0 || !s.retains {
 		t.Error("nothing was tried")
 	}
 }
@@ -70,6 +72,9 @@ type soak struct {
 	committed int
 	forgot    int
 	struck    int
+
+	retains                        bool // there is a policy
+	byPolicy, holds, newest, stops int
 }
 
 // A soakTree is a shard, and what is going on with it.
@@ -78,12 +83,14 @@ type soakTree struct {
 	mutator *mutator
 	backup  *fleet.Running // nil: none runs
 	id      string         // of its snapshot
+	policy  bool           // a policy forgets its snapshots
 	kept    []keptSnapshot // oldest first
 }
 
 // A keptSnapshot is a snapshot that is not forgotten.
 type keptSnapshot struct {
 	id, tree string // tree is a copy of the tree as it was then
+	hold     string // id of its hold; "": none
 }
 
 func newSoak(t *testing.T, seed uint64) *soak {
@@ -186,13 +193,14 @@ func (s *soak) step(tree *soakTree, ended bool) {
 	dir := tree.mutator.dir
 	if tree.backup != nil {
 		if !tree.backup.Ended() {
-			if len(tree.kept) > 2 && tree.mutator.random.IntN(20) == 0 {
+			if !tree.policy && len(tree.kept) > 2 && tree.mutator.random.IntN(40) == 0 {
 				s.forget(tree)
 			}
 			return
 		}
 		s.judge(tree)
 		tree.backup = nil
+		s.retain(tree)
 	}
 	if ended {
 		return
@@ -222,7 +230,7 @@ func (s *soak) judge(tree *soakTree) {
 	restored := s.f.Restore(made.ID)
 	treetest.Equal(s.t, dir, restored)
 	s.committed++
-	tree.kept = append(tree.kept, keptSnapshot{made.ID, copyTree(s.t, dir)})
+	tree.kept = append(tree.kept, keptSnapshot{id: made.ID, tree: copyTree(s.t, dir)})
 	removeTree(s.t, restored)
 }
 
@@ -231,9 +239,7 @@ func (s *soak) forget(tree *soakTree) {
 	s.t.Helper()
 	i := tree.mutator.random.IntN(len(tree.kept) - 1)
 	s.f.Must("forget", tree.kept[i].id)
-	removeTree(s.t, tree.kept[i].tree)
-	tree.kept = slices.Delete(tree.kept, i, i+1)
-	s.forgot++
+	s.drop(tree, i)
 }
 
 // compareKept restores each snapshot that is not forgotten, and returns the bytes of all packs.

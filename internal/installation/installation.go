@@ -19,6 +19,7 @@
 //	file.go          a generated file, and its permissions
 //	directory.go     replaces the files atomically
 //	changing.go      rotates and retires generations of keys
+//	locking.go       which changes of the object lock are possible
 //	settings.go      settings of the services
 //	nats.go          configuration of NATS
 //	postgres.go      roles and configuration of Postgres
@@ -38,6 +39,7 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/store"
 )
 
 // An Installation is a directory that no other process changes until Close.
@@ -244,12 +246,23 @@ func (i *Installation) retireAuthority(c *changing) error {
 	return nil
 }
 
+// A Refreshing is what Refresh changes in the plan.
+type Refreshing struct {
+	Sites, Operators []string        // to add
+	ObjectLock       *store.LockMode // of the store; nil: it stays
+}
+
 // Refresh writes again all files that follow from the plan, in the form of this version of bctl,
-// after adding the given sites and operators to the plan.
-func (i *Installation) Refresh(now time.Time, sites, operators []string) error {
+// after changing the plan.
+func (i *Installation) Refresh(now time.Time, r Refreshing) error {
 	c, err := i.begin(now)
 	if err != nil {
 		return err
+	}
+	if r.ObjectLock != nil {
+		if err := c.plan.Store.switchLock(*r.ObjectLock); err != nil {
+			return err
+		}
 	}
 	add := func(to *[]string, names []string) {
 		for _, name := range names {
@@ -258,8 +271,8 @@ func (i *Installation) Refresh(now time.Time, sites, operators []string) error {
 			}
 		}
 	}
-	add(&c.plan.Sites, sites)
-	add(&c.plan.Operators, operators)
+	add(&c.plan.Sites, r.Sites)
+	add(&c.plan.Operators, r.Operators)
 	if err := c.plan.check(); err != nil {
 		return err
 	}

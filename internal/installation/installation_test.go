@@ -218,7 +218,7 @@ func TestRefresh(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(i.dir, "nats", "nats1", "users.conf"), []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := i.Refresh(time.Now(), nil, nil); err != nil {
+	if err := i.Refresh(time.Now(), Refreshing{}); err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range read(t, i.dir) {
@@ -226,14 +226,14 @@ func TestRefresh(t *testing.T) {
 			t.Errorf("%s has changed", name)
 		}
 	}
-	if err := i.Refresh(time.Now(), []string{"lima", "paris"}, []string{"alice", "bob"}); err != nil {
+	if err := i.Refresh(time.Now(), Refreshing{Sites: []string{"lima", "paris"}, Operators: []string{"alice", "bob"}}); err != nil {
 		t.Fatal(err)
 	}
 	after := read(t, i.dir)
 	if after["walker@lima/cert.pem"] == "" || !strings.Contains(after["nats/nats1/users.conf"], "walkers-lima") || after["walker@paris/cert.pem"] != before["walker@paris/cert.pem"] {
 		t.Error("a new site is not there, or another is not as it was")
 	}
-	if err := i.Refresh(time.Now(), []string{"not a site"}, nil); !errors.Is(err, backup.ErrInvalid) {
+	if err := i.Refresh(time.Now(), Refreshing{Sites: []string{"not a site"}}); !errors.Is(err, backup.ErrInvalid) {
 		t.Error(err)
 	}
 }

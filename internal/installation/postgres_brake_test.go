@@ -13,7 +13,7 @@ import (
 // of a certificate is the same operator.
 func TestOperatorsAreKnownByCertificates(t *testing.T) {
 	d := seeded(t)
-	if err := d.Refresh(time.Now(), nil, []string{"alice", "bob"}); err != nil {
+	if err := d.Refresh(time.Now(), Refreshing{Operators: []string{"alice", "bob"}}); err != nil {
 		t.Fatal(err)
 	}
 	d.server.Reload(t)

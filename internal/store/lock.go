@@ -31,6 +31,14 @@ func ParseLockMode(text string) (LockMode, error) {
 	return "", fmt.Errorf("%q is not off, governance or compliance: %w", text, backup.ErrInvalid)
 }
 
+// Text returns the mode as ParseLockMode reads it.
+func (m LockMode) Text() string {
+	if m == Unlocked {
+		return "off"
+	}
+	return string(m)
+}
+
 // InitialLock is the time for which a new object is locked. Within this time, the pruner extends
 // the lock if a kept snapshot needs the object for longer. It exceeds a day a little, so that
 // hourly snapshots that are kept for a day cause no further request.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -32,7 +33,11 @@ func checkCurrent(ctx context.Context, i index.Index, s store.Store) error {
 	if x, local := i.(*sqliteindex.Index); local {
 		return repo.CheckCurrent(ctx, s, x, &r)
 	}
-	return repo.Compare(ctx, s, i, &r)
+	err = repo.Compare(ctx, s, i, &r)
+	if errors.Is(err, fs.ErrPermission) { // the key of a pruner may list what is signed, but not read it
+		err = repo.Compare(ctx, s, i, nil)
+	}
+	return err
 }
 
 // lookCurrent is checkCurrent for a command that needs only the index, so it does not wait long for

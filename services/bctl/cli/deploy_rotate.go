@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/installation"
+	"github.com/bctl/bctl/internal/store"
 )
 
 func newDeployRotate(a *app) *cobra.Command {
@@ -50,20 +52,35 @@ a certificate in use is signed by it.`,
 }
 
 func newDeployRefresh(a *app) *cobra.Command {
-	var sites, operators []string
+	var r installation.Refreshing
 	cmd := &cobra.Command{
 		Use:   "refresh DIR",
 		Short: "Rewrite the configuration files for this version of bctl",
 		Long: `Writes all configurations and settings again, after an upgrade of bctl or to add
-a site or an operator. Existing certificates and keys are not changed.`,
-		Example: "  bctl deploy refresh fleet\n  bctl deploy refresh fleet --site lima\n  bctl deploy refresh fleet --operator alice --operator bob",
-		Args:    onlyDir(0),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return a.changeInstallation(args[0], func(i *installation.Installation) error { return i.Refresh(time.Now(), sites, operators) })
+a site or an operator. Existing certificates and keys are not changed.
+
+With --object-lock, objects are locked from now on. This is possible only at
+Amazon, and only if they were not locked before: in all other cases the command
+explains why it changes nothing.`,
+		Example: `  bctl deploy refresh fleet
+  bctl deploy refresh fleet --site lima
+  bctl deploy refresh fleet --operator alice --operator bob
+  bctl deploy refresh fleet --object-lock governance`,
+		Args: onlyDir(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			// A settings file is that of another process, and off is its default.
+			if text, _ := a.env("BCTL_STORE_OBJECT_LOCK"); text != "" || cmd.Flags().Changed("object-lock") {
+				mode, err := store.ParseLockMode(a.cfg.Store.ObjectLock)
+				if err != nil {
+					return wrongSetting(fmt.Errorf("--object-lock: %w", err))
+				}
+				r.ObjectLock = &mode
+			}
+			return a.changeInstallation(args[0], func(i *installation.Installation) error { return i.Refresh(time.Now(), r) })
 		},
 	}
-	cmd.Flags().StringSliceVar(&sites, "site", nil, "add this `SITE` (may be repeated)")
-	cmd.Flags().StringSliceVar(&operators, "operator", nil, "add an operator's identity for this `PERSON` (may be repeated)")
+	cmd.Flags().StringSliceVar(&r.Sites, "site", nil, "add this `SITE` (may be repeated)")
+	cmd.Flags().StringSliceVar(&r.Operators, "operator", nil, "add an operator's identity for this `PERSON` (may be repeated)")
 	return cmd
 }
 
