@@ -22,7 +22,8 @@ const soakFor = 20 * time.Second
 // kinds strike at random. Each snapshot is restored and compared. A policy forgets the snapshots of
 // one filer, except those on hold. Those of the other one are forgotten at random, also the newest,
 // and by rules that the brake stops until they are confirmed. Two pruners delete what no other
-// snapshot needs; at the end, the remaining ones are compared again. Every decision follows from the seed; how far the fleet is when a fault strikes does not.
+// snapshot needs; at the end, the remaining ones are compared again. Every decision follows from
+// the seed; how far the fleet is when a fault strikes does not.
 func TestSoak(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()

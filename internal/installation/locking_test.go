@@ -11,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// The object lock of an installation is switched on where that is possible. Otherwise the error says
-// why, and no file changes.
+// The object lock of an installation is switched on where that is possible. Otherwise the error
+// says why, and no file changes.
 func TestRefreshSwitchesTheLock(t *testing.T) {
 	for _, test := range []struct {
 		kind     StoreKind
