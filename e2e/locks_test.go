@@ -22,9 +22,9 @@ import (
 	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
-// In a fleet whose objects are locked, what a kept snapshot needs is locked for as long as its policy
-// or a hold keeps it. No lock becomes shorter, the pruner's key deletes nothing before its time, and
-// the space is free when the locks have ended.
+// In a fleet whose objects are locked, what a kept snapshot needs is locked for as long as its
+// policy or a hold keeps it. No lock becomes shorter, the pruner's key deletes nothing before its
+// time, and the space is free when the locks have ended.
 func TestLockedUntilTheRulesForget(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
@@ -62,8 +62,8 @@ func TestLockedUntilTheRulesForget(t *testing.T) {
 	l.locked(second, 30*24*time.Hour)
 	l.refused(second)
 
-	// When the locks of its PUT have ended, the first snapshot is gone. What is still kept is locked for
-	// longer.
+	// When the locks of its PUT have ended, the first snapshot is gone. What is still kept is
+	// locked for longer.
 	l.pass(66 * time.Hour)
 	l.prune()
 	if left := l.large(first); left > 0 {
@@ -157,8 +157,8 @@ func (l *locking) prune() (p pruned) {
 	return p
 }
 
-// check looks at all locks: none has become shorter since it was seen, and nothing is gone before its
-// lock has ended.
+// check looks at all locks: none has become shorter since it was seen, and nothing is gone before
+// its lock has ended.
 func (l *locking) check() {
 	l.t.Helper()
 	now := l.locks()
@@ -235,7 +235,8 @@ func (l *locking) locked(id string, least time.Duration) {
 	}
 }
 
-// refused tries to delete the packs of a snapshot, and to shorten their locks, with the pruner's key.
+// refused tries to delete the packs of a snapshot, and to shorten their locks, with the pruner's
+// key.
 func (l *locking) refused(id string) {
 	l.t.Helper()
 	pruner, err := l.pruner().store()

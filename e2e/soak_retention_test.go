@@ -145,8 +145,8 @@ func (s *soak) listed(tree *soakTree) int {
 	return len(s.f.Snapshots("--filer", tree.filer, "--shard", tree.mutator.dir))
 }
 
-// awaitPolicy removes all holds, and waits until the policy has forgotten what it does not keep. The
-// brake may have stopped it.
+// awaitPolicy removes all holds, and waits until the policy has forgotten what it does not keep.
+// The brake may have stopped it.
 func (s *soak) awaitPolicy() {
 	s.t.Helper()
 	if !s.retains {
