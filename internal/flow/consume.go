@@ -175,24 +175,38 @@ func (c *Conn) room(ctx context.Context, hand *inHand) bool {
 	}
 }
 
-// nextMessage returns nil and no error if no message came in time. It waits for a pending request
-// to end even if ctx is done, because a message already on its way would be missing for ackWait. It
-// does not wait if the server is in this process and ends with it.
+// nextMessage returns nil and no error if no message came in time. The server ends a request after
+// nextWait, and this process waits longer for its answer: a message that is on its way when nobody
+// waits any more is missing for ackWait. So it waits even if ctx is done, unless the server is in
+// this process and ends with it.
 func (c *Conn) nextMessage(ctx context.Context, consumer jetstream.Consumer) (jetstream.Msg, error) {
 	if c.opts.InProcess == nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	ctx, cancel := context.WithTimeout(ctx, nextWait)
-	defer cancel()
-	batch, err := consumer.Fetch(1, jetstream.FetchContext(ctx))
+	asked := time.Now()
+	batch, err := consumer.Fetch(1, jetstream.FetchMaxWait(nextWait)) // it gives up a second later
 	if err != nil {
 		return nil, err
 	}
-	if msg := <-batch.Messages(); msg != nil {
-		return msg, nil
+	select {
+	case msg := <-batch.Messages():
+		if msg != nil {
+			return msg, nil
+		}
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	return nil, batch.Error()
+	if err := batch.Error(); err != nil {
+		return nil, err
+	}
+	if time.Since(asked) > 2*nextWait-nextWait/2 {
+		return nil, errNoAnswer
+	}
+	return nil, nil
 }
+
+// errNoAnswer: the server has not even said that there is no message.
+var errNoAnswer = errors.New("the server does not answer")
 
 func (c *Conn) deliver(msg jetstream.Msg, hand *inHand, decode func(jetstream.Msg) (func(*Delivery), error)) {
 	d := hand.add(msg)

@@ -70,7 +70,7 @@ func readQueue(site string) queue {
 var commitQueue = queue{commitStream, "bctl.v1.commit.>", "committers", "bctl.v1.commit.>"}
 
 // ackWait is how long a message stays with a worker that does not report progress.
-const ackWait = 60 * time.Second
+const ackWait = 20 * time.Second
 
 func (q queue) streamConfig(replicas int, storage jetstream.StorageType) jetstream.StreamConfig {
 	return jetstream.StreamConfig{

@@ -69,7 +69,7 @@ func testComparing(t *testing.T, fresh func(testing.TB) Database) {
 // Deletions have numbers, and each catalog has that of the last one that was announced before it.
 func testDeletions(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
-	for want := int64(0); want < 3; want++ {
+	for want := range int64(3) {
 		if got, err := f.x.AnnouncedDeletion(f.ctx); err != nil || got != want {
 			t.Fatalf("announced %d, %v, want %d", got, err, want)
 		}

@@ -75,4 +75,8 @@ func TestDropByPage(t *testing.T) {
 	}
 }
 
-func init() { entindex.PageAtOnce = 2 } // TestIndex deletes page by page, too
+// TestIndex deletes page by page, too.
+func TestMain(m *testing.M) {
+	entindex.PageAtOnce = 2
+	m.Run()
+}

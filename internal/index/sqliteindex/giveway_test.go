@@ -38,7 +38,7 @@ func TestGiveWay(t *testing.T) {
 	const worked = 20 * time.Millisecond
 	waits := func() bool {
 		t.Helper()
-		time.Sleep(checkOthers) // the last check is old
+		<-time.After(checkOthers) // the last check is old
 		began := time.Now()
 		if err := x.backend.GiveWay(ctx, worked); err != nil {
 			t.Fatal(err)
@@ -64,7 +64,7 @@ func TestGiveWay(t *testing.T) {
 		t.Error("another process has not written for long, and it waits")
 	}
 	write(other)
-	time.Sleep(checkOthers)
+	<-time.After(checkOthers)
 	ended, end := context.WithCancel(ctx)
 	time.AfterFunc(checkOthers, end)
 	if err := x.backend.GiveWay(ended, time.Hour); !errors.Is(err, context.Canceled) {
