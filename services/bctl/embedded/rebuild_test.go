@@ -305,8 +305,8 @@ func steps() []step {
 			}))
 			m.must(m.index.SetBrake(m.Context(), index.Brake{Snapshots: 40, MinSnapshots: 5, Bytes: 60, MinBytes: 1 << 40, Operators: 1}, "tester"))
 		}},
-		{"prune", func(m *machine, _ *rand.Rand) {
-			o := prune.Options{Store: m.Store, Log: slog.New(slog.DiscardHandler), Holder: backup.NewPackID().String(), MaxUnused: 5}
+		{"prune", func(m *machine, random *rand.Rand) {
+			o := prune.Options{Store: m.Store, Log: slog.New(slog.DiscardHandler), Holder: backup.NewPackID().String(), MaxUnused: []float64{0, 0.1, 1}[random.IntN(3)]}
 			_, err := embedded.Prune(m.Context(), m.index, m.Keys, m.LockDir, o)
 			m.must(err)
 		}},
