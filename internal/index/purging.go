@@ -54,10 +54,12 @@ type Purging interface {
 	// Difference yields what a committed snapshot changed since base, an earlier one of the shard
 	// that is needed too: the pages that it added, then those that it ended, each by path key.
 	Difference(ctx context.Context, id, base backup.SnapshotID) iter.Seq2[Change, error]
-	// MarkStale makes the records of the committed snapshots in Journals stale whose segments are
-	// based on another snapshot than the committed one before, so that they are written again, each
-	// based on that one. A checkpoint is based on none.
+	// MarkStale makes the records of all committed snapshots in Journals stale, so that they are
+	// written again, each based on the committed one before.
 	MarkStale(ctx context.Context, shard backup.ShardID) error
+	// MarkUnchained does so only for those whose segments are based on another snapshot. A
+	// checkpoint is based on none.
+	MarkUnchained(ctx context.Context, shard backup.ShardID) error
 	// Amend notes that the store has an amended record of a snapshot, and the segment that this
 	// names. The record is no longer stale, and no lock of the snapshot is noted any more. Unless t
 	// is zero, it fails with ErrNotLeading once the term has ended: a sweep of another pruner may

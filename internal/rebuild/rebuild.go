@@ -20,6 +20,7 @@ type Index interface {
 	index.Braking
 	index.Catalog
 	index.Committing
+	index.Comparing
 	index.Dedup
 	index.Forgetting
 	index.Leading
@@ -133,9 +134,11 @@ type rebuilding struct {
 	records    map[backup.SnapshotID]*record
 	unusable   map[backup.SnapshotID]bool    // snapshots whose records are damaged
 	byShard    map[backup.ShardKey][]*record // by number
+	kept       bool                          // the settings of the index are as new as the catalog
 	catalog    *journal.Catalog              // empty if there is none
 	forgotten  map[backup.SnapshotID]bool
-	amendments map[backup.SnapshotID]int // of the records that the index has; -1: it does not know
+	unended    map[backup.SnapshotID]bool // according to the index, before anything was done
+	amendments map[backup.SnapshotID]int  // of the records that the index has; -1: it does not know
 	bad        map[backup.SnapshotID]string
 	shards     map[backup.ShardKey]backup.Shard
 	dropped    []int64                 // rows of packs whose objects are gone

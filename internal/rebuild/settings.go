@@ -8,11 +8,15 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/journal"
 )
 
 // storeSettings stores the filers, shards and policies of the catalog. Filers and shards that only
 // records have were added after the catalog was written.
 func (r *rebuilding) storeSettings(ctx context.Context) error {
+	if err := r.keepSettings(ctx); err != nil {
+		return err
+	}
 	filers := map[string]backup.FilerID{}
 	for i := range r.catalog.Filers {
 		f, err := r.catalog.Filers[i].Filer()
@@ -24,7 +28,6 @@ func (r *rebuilding) storeSettings(ctx context.Context) error {
 		}
 		filers[f.Name] = f.ID
 	}
-	r.shards = map[backup.ShardKey]backup.Shard{}
 	for i := range r.catalog.Shards {
 		c := &r.catalog.Shards[i]
 		s, err := c.Shard()
@@ -56,6 +59,26 @@ func (r *rebuilding) storeSettings(ctx context.Context) error {
 	return r.storePolicies(ctx)
 }
 
+// keepSettings finds the shards that the index has. If the index has written the catalog, or a later
+// one, its settings, marks and holds are as new, and stay.
+func (r *rebuilding) keepSettings(ctx context.Context) error {
+	shards, err := r.Index.ListShards(ctx, index.ShardFilter{Retired: true})
+	if err != nil {
+		return err
+	}
+	r.shards = map[backup.ShardKey]backup.Shard{}
+	for i := range shards {
+		r.shards[shards[i].Key] = shards[i].Shard
+	}
+	written, err := r.Index.WrittenCatalog(ctx)
+	if err != nil || written.Sequence == 0 || written.Sequence < r.result.Sequence {
+		return err
+	}
+	r.kept, r.catalog = true, &journal.Catalog{}
+	r.bad, err = r.Index.BadSnapshots(ctx)
+	return err
+}
+
 // filer returns the id of a filer, which it stores if only a record has it.
 func (r *rebuilding) filer(ctx context.Context, known map[string]backup.FilerID, name string) (backup.FilerID, error) {
 	if id, ok := known[name]; ok {
@@ -67,7 +90,7 @@ func (r *rebuilding) filer(ctx context.Context, known map[string]backup.FilerID,
 }
 
 func (r *rebuilding) storePolicies(ctx context.Context) error {
-	if r.result.Sequence == 0 {
+	if r.result.Sequence == 0 || r.kept {
 		return nil
 	}
 	stored, err := r.Index.ListPolicies(ctx)
@@ -104,7 +127,7 @@ func (r *rebuilding) storePolicies(ctx context.Context) error {
 
 // storeHolds stores the holds of the catalog, and notes that the store has the catalog.
 func (r *rebuilding) storeHolds(ctx context.Context) error {
-	if r.result.Sequence == 0 {
+	if r.result.Sequence == 0 || r.kept {
 		return nil
 	}
 	var holds []index.Hold

@@ -3,6 +3,7 @@ package rebuild
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -30,10 +31,17 @@ type state struct {
 // recoverShards recovers the snapshots of all shards, and finds those that were removed from the
 // store.
 func (r *rebuilding) recoverShards(ctx context.Context) error {
+	unended, err := r.Index.Unended(ctx, slices.Collect(maps.Keys(r.records)))
+	if err != nil {
+		return err
+	}
+	r.unended = make(map[backup.SnapshotID]bool, len(unended))
+	for _, id := range unended {
+		r.unended[id] = true
+	}
 	if err := r.failRunning(ctx); err != nil {
 		return err
 	}
-	var err error
 	if r.amendments, err = r.Index.Amendments(ctx); err != nil {
 		return err
 	}
@@ -64,11 +72,16 @@ func (r *rebuilding) failRunning(ctx context.Context) error {
 
 // recover recovers the snapshots of a shard.
 func (s *shard) recover(ctx context.Context) error {
-	s.chain = newChain(s.records, s.forgotten)
 	known, err := s.known(ctx)
 	if err != nil {
 		return err
 	}
+	for id := range known {
+		if known[id].State == backup.Deleting { // its pages may have been dropped
+			s.forgotten[id] = true
+		}
+	}
+	s.chain = newChain(s.records, s.forgotten)
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
@@ -154,7 +167,13 @@ func (s *shard) recoverOne(ctx context.Context, r *record, known *backup.Snapsho
 			return err
 		}
 	}
-	if err := s.chain.lost[r]; err != nil && r.Number > s.at.number {
+	if !replayed && s.isMissing(r, known) {
+		s.chain.lost[r] = fmt.Errorf("the index has later snapshots, and not this one; an empty index may have it: %w", backup.ErrNotFound)
+	}
+	if err := s.chain.lost[r]; err != nil && (r.Number > s.at.number || known == nil) {
+		if !s.unended[r.ID] { // it was named as lost before
+			return nil
+		}
 		s.result.Lost = append(s.result.Lost, Lost{r.ID, r.Filer.Name, r.Shard.Name, r.Shard.Key, r.Number, r.Started, err})
 		return nil
 	}
@@ -167,6 +186,11 @@ func (s *shard) recoverOne(ctx context.Context, r *record, known *backup.Snapsho
 		s.result.Snapshots++
 	}
 	return s.store(ctx, r)
+}
+
+// isMissing reports whether the index does not have the pages of a snapshot that is needed.
+func (s *shard) isMissing(r *record, known *backup.Snapshot) bool {
+	return r.State == backup.Committed && !s.forgotten[r.ID] && (known == nil || known.State != backup.Committed)
 }
 
 // isSame reports whether the index has a snapshot as its record and the catalog describe it.

@@ -141,7 +141,7 @@ func checkCopies(ctx context.Context, s store.Store, i History, r *backup.Reposi
 }
 
 // restores is what to do about an index that is older than its store.
-const restores = "bctl index rebuild restores the index from the newest copy in the store"
+const restores = "bctl index rebuild brings it up to date"
 
 // CheckCurrent returns an error that wraps ErrIndexOld if the store has a record of a snapshot that
 // the index does not know, or a newer copy of the index than any that the index has made (I16). A

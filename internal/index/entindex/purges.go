@@ -249,6 +249,20 @@ func (x *Index) Difference(ctx context.Context, id, base backup.SnapshotID) iter
 
 // MarkStale implements index.Purging.
 func (x *Index) MarkStale(ctx context.Context, shard backup.ShardID) error {
+	return x.markStale(ctx, shard, func(*index.SnapshotJournal, backup.SnapshotID) bool { return true })
+}
+
+// MarkUnchained implements index.Purging.
+func (x *Index) MarkUnchained(ctx context.Context, shard backup.ShardID) error {
+	return x.markStale(ctx, shard, func(j *index.SnapshotJournal, before backup.SnapshotID) bool {
+		whole := j.Segment.Checkpoint && j.Segment.Parts > 0 || j.Base == backup.SnapshotID{}
+		return !whole && j.Base != before
+	})
+}
+
+// markStale makes the records of the committed snapshots stale for which is returns true. before is
+// the committed snapshot before.
+func (x *Index) markStale(ctx context.Context, shard backup.ShardID, is func(j *index.SnapshotJournal, before backup.SnapshotID) bool) error {
 	journals, err := x.Journals(ctx, shard)
 	if err != nil {
 		return err
@@ -260,8 +274,7 @@ func (x *Index) MarkStale(ctx context.Context, shard backup.ShardID) error {
 			if j.State != backup.Committed {
 				continue
 			}
-			whole := j.Segment.Checkpoint && j.Segment.Parts > 0 || j.Base == backup.SnapshotID{}
-			if !whole && j.Base != before {
+			if is(j, before) {
 				if err := tx.exec(ctx, markStale, uuid.UUID(j.ID)); err != nil {
 					return err
 				}

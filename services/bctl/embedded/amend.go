@@ -50,7 +50,7 @@ func rebase(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, o pr
 		if !stale && (n < minRebased || n < kept) {
 			continue
 		}
-		if err := idx.MarkStale(ctx, shard); err != nil {
+		if err := idx.MarkUnchained(ctx, shard); err != nil {
 			return 0, err
 		}
 		// A rebuilt index knows that the store may have newer records.
