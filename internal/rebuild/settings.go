@@ -59,8 +59,8 @@ func (r *rebuilding) storeSettings(ctx context.Context) error {
 	return r.storePolicies(ctx)
 }
 
-// keepSettings finds the shards that the index has. If the index has written the catalog, or a later
-// one, its settings, marks and holds are as new, and stay.
+// keepSettings finds the shards that the index has. If the index has written the catalog, or a
+// later one, its settings, marks and holds are as new, and stay.
 func (r *rebuilding) keepSettings(ctx context.Context) error {
 	shards, err := r.Index.ListShards(ctx, index.ShardFilter{Retired: true})
 	if err != nil {
