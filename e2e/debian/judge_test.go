@@ -135,17 +135,19 @@ test ! -e /var/lib/postgresql/15/main
 `)
 }
 
-// hasItsIndexBack restores the last snapshot before the dump: all of it is there, and nothing of
-// what came later.
+// hasItsIndexBack restores the last snapshot before the dump, and the one after it, of which the dump
+// knows nothing.
 func (r *reading) hasItsIndexBack(t *testing.T) {
 	t.Helper()
 	r.main.run(t, `
-before=$(bctl snapshot ls --filer files --shard /home --json | tail --lines 2 | head --lines 1 | jq --raw-output .id)
-bctl restore "$before" --identity /root/fleet/admin/identity.txt --target /var/tmp/before
+bctl snapshot ls --filer files --shard /home --json | tail --lines 3 | head --lines 2 | jq --raw-output .id >/var/tmp/ids
+bctl restore "$(head --lines 1 /var/tmp/ids)" --identity /root/fleet/admin/identity.txt --target /var/tmp/before
 test ! -e /var/tmp/before/alice/after
 grep 'round 2' /var/tmp/before/alice/new
 diff --recursive --no-dereference --exclude after /home /var/tmp/before
-rm --recursive /var/tmp/before
+bctl restore "$(tail --lines 1 /var/tmp/ids)" --identity /root/fleet/admin/identity.txt --target /var/tmp/after
+diff --recursive --no-dereference /home /var/tmp/after
+rm --recursive /var/tmp/before /var/tmp/after
 `)
 }
 
