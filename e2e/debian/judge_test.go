@@ -135,8 +135,8 @@ test ! -e /var/lib/postgresql/15/main
 `)
 }
 
-// hasItsIndexBack restores the last snapshot before the dump, and the one after it, of which the dump
-// knows nothing.
+// hasItsIndexBack restores the last snapshot before the dump, and the one after it, of which the
+// dump knows nothing.
 func (r *reading) hasItsIndexBack(t *testing.T) {
 	t.Helper()
 	r.main.run(t, `
