@@ -27,7 +27,7 @@ const (
 func TestRandomHistoriesOfAFleet(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
-	seed, n := historiesFrom(t, 4, 4)
+	seed, n := historiesFrom(t, 2, 2)
 	w := newHistoryFleet(t)
 	began, all, adding := time.Now(), &tally{map[string]int{}}, sync.Mutex{}
 	t.Cleanup(func() { t.Logf("%v; %.0f s", all, time.Since(began).Seconds()) })

@@ -29,7 +29,7 @@ import (
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
-var rebuildHistories = flag.Int("rebuild.histories", 4, "how many histories TestRebuild makes")
+var rebuildHistories = flag.Int("rebuild.histories", 3, "how many histories TestRebuild makes")
 
 // indexContent is what an index has of a repository, without what differs between two indexes: ids
 // of rows, and what nothing needs.
