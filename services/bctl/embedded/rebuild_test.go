@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -388,13 +389,19 @@ func (m *machine) history(t *testing.T) indexContent {
 // An awayStore fails from one of its requests on.
 type awayStore struct {
 	store.Store
-	left int
+	left atomic.Int64
+}
+
+func newAwayStore(s store.Store, after int) *awayStore {
+	a := &awayStore{Store: s}
+	a.left.Store(int64(after))
+	return a
 }
 
 var errAway = errors.New("the store has gone away")
 
 func (s *awayStore) request() error {
-	if s.left--; s.left < 0 {
+	if s.left.Add(-1) < 0 {
 		return errAway
 	}
 	return nil
@@ -460,7 +467,7 @@ func TestRebuildIsInterrupted(t *testing.T) {
 	}
 	for n, interrupted := 0, true; interrupted; n++ {
 		x := m.emptySQLite()
-		err := run(x, &awayStore{m.Store, n})
+		err := run(x, newAwayStore(m.Store, n))
 		if interrupted = errors.Is(err, errAway); !interrupted {
 			m.must(err)
 		}
