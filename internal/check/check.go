@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,6 +137,8 @@ type Report struct {
 	missing, unknown map[backup.ChunkID]bool // as of the checker
 }
 
+const defaultMemory = 256 << 20
+
 // maxFindings bounds the findings of each kind that are reported one by one.
 const maxFindings = 10_000
 
@@ -160,9 +163,7 @@ type checker struct {
 // the level includes is well. Errors wrap backup.ErrUnavailable, backup.ErrWrongKey or
 // fs.ErrPermission, among others: they report that the check could not be made.
 func Run(ctx context.Context, o Options) (Report, error) {
-	if o.MemoryBytes <= 0 {
-		o.MemoryBytes = 256 << 20
-	}
+	o.MemoryBytes = cmp.Or(max(0, o.MemoryBytes), defaultMemory)
 	if o.Workers <= 0 {
 		o.Workers = 2 * runtime.GOMAXPROCS(0)
 	}
@@ -178,9 +179,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 // FindAffected finds again the files that are affected by the findings of a Run, and calls
 // o.Affected with each version of a page that has one. Nothing that was read is read again.
 func FindAffected(ctx context.Context, o Options, r *Report) error {
-	if o.MemoryBytes <= 0 {
-		o.MemoryBytes = 256 << 20
-	}
+	o.MemoryBytes = cmp.Or(max(0, o.MemoryBytes), defaultMemory)
 	c := &checker{Options: o, missing: r.missing, unknown: r.unknown}
 	for _, f := range r.Findings {
 		if f.Damage != nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -100,8 +99,8 @@ func (c *checker) look(ctx context.Context) (*objects, error) {
 			}
 			if i, is := byName[at.Name]; is {
 				o.journal[i].size = at.SizeBytes
-			} else if id, is := packObject(at.Name); is {
-				for _, i := range byObject[id] {
+			} else if of, id, is := store.ParsePackName(at.Name); is {
+				for _, i := range byObject[index.StoredObject{Snapshot: of, ID: id}] {
 					c.packs[i].size = at.SizeBytes
 				}
 			}
@@ -111,18 +110,6 @@ func (c *checker) look(ctx context.Context) (*objects, error) {
 	}
 	c.report.Cost.Listed = listed
 	return o, nil
-}
-
-// packObject is the inverse of store.PackName.
-func packObject(name string) (o index.StoredObject, ok bool) {
-	of, id, ok := strings.Cut(strings.TrimPrefix(name, store.PacksPrefix), "/")
-	if !ok {
-		return o, false
-	}
-	var err, wrong error
-	o.Snapshot, err = backup.ParseSnapshotID(of)
-	o.ID, wrong = backup.ParsePackID(id)
-	return o, err == nil && wrong == nil
 }
 
 // cost returns what will be read.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -174,11 +175,11 @@ func (s *objectStore) testForbidden(t *testing.T) {
 			t.Errorf("%s: %s: %v", who, what, err)
 		}
 	}
-	may := map[string]string{"admin": "repository", "committer": "segments/", "reader@paris": "packs/", "operator": "nothing", "pruner": "packs/"}
-	for folder, prefix := range may {
+	may := map[string][]string{"admin": {"repository", "keys/"}, "committer": {"segments/", "commits/", "catalog/"}, "reader@paris": {"packs/"}, "operator": nil, "pruner": {"packs/"}}
+	for folder, prefixes := range may {
 		core := s.raw(t, s.key(t, folder))
-		for _, name := range []string{"packs/x", "segments/x", "keys/x", "repository", "x"} {
-			if strings.HasPrefix(name, prefix) {
+		for _, name := range []string{"packs/x", "segments/x", "commits/x", "catalog/x", "keys/x", "repository", "x"} {
+			if slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
 				continue
 			}
 			_, err := core.PutObject(ctx, "bctl", "repo/"+name, strings.NewReader("x"), 1, "", "", minio.PutObjectOptions{})

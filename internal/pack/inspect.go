@@ -2,7 +2,6 @@ package pack
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -60,16 +59,13 @@ func inspect(head, tail []byte, sizeBytes int64, repository backup.RepositoryID,
 	if t.packBytes != sizeBytes {
 		return fmt.Errorf("the pack has %d bytes, but its trailer gives %d: %w", sizeBytes, t.packBytes, backup.ErrCorrupt)
 	}
-	if len(head) < minHeaderBytes {
-		return fmt.Errorf("header: %d bytes are too short: %w", len(head), backup.ErrCorrupt)
-	}
-	length := headerFixedBytes + int(binary.LittleEndian.Uint16(head[10:])) + crcBytes
-	h, err := parseHeader(head[:min(len(head), length)])
+	header := headerOf(head)
+	h, err := parseHeader(header)
 	if err != nil {
 		return err
 	}
-	if int64(length) != t.headerBytes {
-		return fmt.Errorf("header of %d bytes, but the trailer gives %d: %w", length, t.headerBytes, backup.ErrCorrupt)
+	if int64(len(header)) != t.headerBytes {
+		return fmt.Errorf("header of %d bytes, but the trailer gives %d: %w", len(header), t.headerBytes, backup.ErrCorrupt)
 	}
 	if h.kind != KindData {
 		return fmt.Errorf("%s: %w", h.kind, backup.ErrCorrupt)

@@ -9,7 +9,7 @@ import (
 
 // A chain is what is replayed of a shard.
 type chain struct {
-	replayed []*record // by number: each is a checkpoint, or based on the one before it
+	replayed map[*record]bool // in the order of their numbers, each is a checkpoint, or based on the one before it
 	lost     map[*record]error
 }
 
@@ -17,7 +17,7 @@ type chain struct {
 // that are committed and not forgotten, and the newest committed one, which is the base of the next
 // one. Each needs its base, up to a checkpoint.
 func newChain(records []*record, forgotten map[backup.SnapshotID]bool) chain {
-	c := chain{lost: map[*record]error{}}
+	c := chain{replayed: map[*record]bool{}, lost: map[*record]error{}}
 	byID := make(map[backup.SnapshotID]*record, len(records))
 	for _, r := range records {
 		byID[r.ID] = r
@@ -32,16 +32,17 @@ func newChain(records []*record, forgotten map[backup.SnapshotID]bool) chain {
 		}
 		newest = false
 	}
+	var before *record
 	for _, r := range records {
 		if !wanted[r] {
 			continue
 		}
-		switch err := c.fits(r, byID); {
-		case err != nil:
+		if err := c.fits(r, byID, before); err != nil {
 			c.lost[r] = err
-		default:
-			c.replayed = append(c.replayed, r)
+			continue
 		}
+		c.replayed[r] = true
+		before = r
 	}
 	return c
 }
@@ -54,25 +55,25 @@ func want(r *record, byID map[backup.SnapshotID]*record, wanted map[*record]bool
 	}
 }
 
-// fits returns why a record cannot follow those that are replayed.
-func (c *chain) fits(r *record, byID map[backup.SnapshotID]*record) error {
+// fits returns why a record cannot be replayed after the one before it.
+func (c *chain) fits(r *record, byID map[backup.SnapshotID]*record, before *record) error {
 	if r.base == (backup.SnapshotID{}) {
 		return nil
 	}
 	base := byID[r.base]
 	switch {
 	case base == nil:
-		return fmt.Errorf("the store has no record of snapshot %s, on which it is based: %w", r.base.Short(), backup.ErrNotFound)
+		return fmt.Errorf("it is based on snapshot %s, of which the store has no record: %w", r.base.Short(), backup.ErrNotFound)
 	case base.State != backup.Committed || base.Number >= r.Number:
-		return fmt.Errorf("snapshot %s, on which it is based, is %s with number %d: %w", r.base.Short(), base.State, base.Number, backup.ErrCorrupt)
+		return fmt.Errorf("it is based on snapshot %s, which is %s and has number %d: %w", r.base.Short(), base.State, base.Number, backup.ErrCorrupt)
 	case c.lost[base] != nil:
 		return basedOnLost(base)
-	case len(c.replayed) == 0 || c.replayed[len(c.replayed)-1] != base:
+	case before != base:
 		return fmt.Errorf("another snapshot is based on %s, too: %w", r.base.Short(), backup.ErrCorrupt)
 	}
 	return nil
 }
 
 func basedOnLost(base *record) error {
-	return fmt.Errorf("snapshot %s, on which it is based, is lost: %w", base.ID.Short(), backup.ErrNotFound)
+	return fmt.Errorf("it is based on snapshot %s, which is lost: %w", base.ID.Short(), backup.ErrNotFound)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -36,14 +37,9 @@ func usable(err error) bool {
 
 // readRecords opens the valid record of each snapshot: that with the greatest amendment.
 func (r *rebuilding) readRecords(ctx context.Context) error {
-	newest := map[backup.SnapshotID]int{}
-	for o, err := range r.Store.List(ctx, store.CommitsPrefix) {
-		if err != nil {
-			return err
-		}
-		if id, amendment, ok := store.ParseCommitName(o.Name); ok {
-			newest[id] = max(newest[id], amendment)
-		}
+	newest, err := repo.Recorded(ctx, r.Store)
+	if err != nil {
+		return err
 	}
 	r.records, r.byShard = make(map[backup.SnapshotID]*record, len(newest)), map[backup.ShardKey][]*record{}
 	var guard sync.Mutex
@@ -117,16 +113,10 @@ func (r *rebuilding) getRecord(ctx context.Context, id backup.SnapshotID, amendm
 
 // readCatalog opens the newest catalog that can be used.
 func (r *rebuilding) readCatalog(ctx context.Context) error {
-	var sequences []int64
-	for o, err := range r.Store.List(ctx, store.CatalogPrefix) {
-		if err != nil {
-			return err
-		}
-		if sequence, ok := store.ParseCatalogName(o.Name); ok {
-			sequences = append(sequences, sequence)
-		}
+	sequences, err := repo.Catalogs(ctx, r.Store)
+	if err != nil {
+		return err
 	}
-	slices.Sort(sequences)
 	r.catalog = &journal.Catalog{}
 	for _, sequence := range slices.Backward(sequences) {
 		name := store.CatalogName(sequence)

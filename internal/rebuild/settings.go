@@ -3,7 +3,6 @@ package rebuild
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -167,12 +166,4 @@ func (r *rebuilding) noteCatalog(ctx context.Context) error {
 		return err
 	}
 	return r.Index.CatalogWritten(ctx, index.WrittenCatalog{Sequence: r.result.Sequence, Digest: sha256.Sum256(lines), Written: r.result.Catalog})
-}
-
-// ignore returns nil for an error of the given kind.
-func ignore(err, kind error) error {
-	if errors.Is(err, kind) {
-		return nil
-	}
-	return err
 }

@@ -2,6 +2,7 @@ package rebuild
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -63,7 +64,7 @@ func (r *rebuilding) failRunning(ctx context.Context) error {
 	}
 	for i := range running {
 		err := r.Index.Fail(ctx, running[i].ID, "the index was put back while it ran", now)
-		if ignore(err, backup.ErrNotFound) != nil {
+		if err != nil && !errors.Is(err, backup.ErrNotFound) {
 			return err
 		}
 	}
@@ -142,9 +143,9 @@ func (s *shard) isRight(journals []index.SnapshotJournal) (newest *index.Snapsho
 	if newest == nil {
 		return nil
 	}
-	next := slices.IndexFunc(s.chain.replayed, func(r *record) bool { return r.Number > newest.Number })
+	next := slices.IndexFunc(s.records, func(r *record) bool { return r.Number > newest.Number && s.chain.replayed[r] })
 	if next >= 0 {
-		if r := s.chain.replayed[next]; r.base != newest.ID && r.base != (backup.SnapshotID{}) {
+		if r := s.records[next]; r.base != newest.ID && r.base != (backup.SnapshotID{}) {
 			return nil
 		}
 	}
@@ -153,7 +154,7 @@ func (s *shard) isRight(journals []index.SnapshotJournal) (newest *index.Snapsho
 
 // recoverOne recovers a snapshot: its pages, if they are needed, and then its row.
 func (s *shard) recoverOne(ctx context.Context, r *record, known *backup.Snapshot) error {
-	replayed := r.Number > s.at.number && slices.Contains(s.chain.replayed, r)
+	replayed := r.Number > s.at.number && s.chain.replayed[r]
 	if replayed && r.base != (backup.SnapshotID{}) && r.base != s.at.id {
 		s.chain.lost[r] = basedOnLost(s.rebuilding.records[r.base])
 	}

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A Compared is the part of an index in a server with which it is compared with its store, as in
-// index.Comparing.
+// Compared is an index in a server, as far as it is compared with its store. Its methods are those
+// of index.Comparing.
 type Compared interface {
 	Unended(ctx context.Context, ids []backup.SnapshotID) ([]backup.SnapshotID, error)
 	LastCatalog(ctx context.Context) (int64, error)
@@ -60,27 +61,48 @@ func CompareCatalogs(ctx context.Context, s store.Store, i Compared, r *backup.R
 
 // NewestCatalog returns the greatest number of the catalogs in the store; r is as in Compare.
 func NewestCatalog(ctx context.Context, s store.Store, r *backup.Repository) (newest int64, err error) {
-	var numbers []int64
-	for o, err := range s.List(ctx, store.CatalogPrefix) {
-		if err != nil {
-			return 0, err
-		}
-		if n, ok := store.ParseCatalogName(o.Name); ok && n < maxCatalog {
-			numbers = append(numbers, n)
-		}
+	numbers, err := Catalogs(ctx, s)
+	if err != nil {
+		return 0, err
 	}
-	for n := len(numbers) - 1; n >= 0; n-- { // the list is sorted
-		signed, err := signedBy(ctx, s, store.CatalogName(numbers[n]), r)
+	for _, n := range slices.Backward(numbers) {
+		if n >= maxCatalog {
+			continue
+		}
+		signed, err := signedBy(ctx, s, store.CatalogName(n), r)
 		if err != nil || signed {
-			return numbers[n], err
+			return n, err
 		}
 	}
 	return 0, nil
 }
 
+// Catalogs returns the numbers of the catalogs in the store, in ascending order. They are not
+// authenticated, because they are not read.
+func Catalogs(ctx context.Context, s store.Store) ([]int64, error) {
+	return sequences(ctx, s, store.CatalogPrefix, store.ParseCatalogName)
+}
+
+// sequences returns the numbers in the names that begin with prefix, in ascending order.
+func sequences(ctx context.Context, s store.Store, prefix string, parse func(name string) (int64, bool)) ([]int64, error) {
+	var found []int64
+	for o, err := range s.List(ctx, prefix) {
+		if err != nil {
+			return nil, err
+		}
+		if n, ok := parse(o.Name); ok {
+			found = append(found, n)
+		}
+	}
+	slices.Sort(found)
+	return found, nil
+}
+
 // EachUnended calls do for each snapshot with a record in the store that, according to the index,
-// is running, or that it does not know, with the sequence of its newest record. Memory does not
-// grow with the number of snapshots, because the records of a snapshot follow each other.
+// is running, or that it does not know, with the sequence of its newest record. It compares as many
+// as comparedAtOnce at a time, so that memory does not grow with the number of snapshots. Stores
+// list the records of a snapshot one after the other. From a store that does not, do may be called
+// for each of them.
 func EachUnended(ctx context.Context, s store.Store, i Compared, do func(id backup.SnapshotID, amendment int) error) error {
 	recorded := make(map[backup.SnapshotID]int, comparedAtOnce)
 	compare := func() error {

@@ -166,17 +166,11 @@ func (o *Object) InForce() Recipients {
 // who may only write to the store cannot change the recipients. A statement of a later version is
 // an error, because it counts.
 func (o *Object) LoadRecipients(ctx context.Context, s store.Store) error {
-	var sequences []int64
-	for object, err := range s.List(ctx, store.RecipientsPrefix) {
-		if err != nil {
-			return fmt.Errorf("read the recipients in force: %w", err)
-		}
-		if sequence, ok := store.ParseRecipientsName(object.Name); ok {
-			sequences = append(sequences, sequence)
-		}
+	changes, err := sequences(ctx, s, store.RecipientsPrefix, store.ParseRecipientsName)
+	if err != nil {
+		return fmt.Errorf("read the recipients in force: %w", err)
 	}
-	slices.Sort(sequences)
-	for i, sequence := range slices.Backward(sequences) {
+	for i, sequence := range slices.Backward(changes) {
 		r, err := o.readRecipients(ctx, s, sequence)
 		if errors.Is(err, backup.ErrCorrupt) {
 			continue
@@ -185,7 +179,7 @@ func (o *Object) LoadRecipients(ctx context.Context, s store.Store) error {
 			return fmt.Errorf("read the recipients in force: %w", err)
 		}
 		o.take(r)
-		o.former = o.earlier(ctx, s, sequences[:i])
+		o.former = o.earlier(ctx, s, changes[:i])
 		return nil
 	}
 	return nil

@@ -338,11 +338,17 @@ func (a *application) accept(s *snapshotState, task *openTask, part *backup.Slic
 func (a *application) putPages(s *snapshotState, pages []backup.PageVersion) {
 	for i := range pages {
 		p := &pages[i]
-		a.writes.pages = append(a.writes.pages, PageRow{
-			Shard: backup.ShardID(s.row.ShardID), Number: backup.SnapshotNumber(s.row.Number),
-			Directory: listing.DirectoryID(p.Path), Key: p.Key, PathKey: backup.PathKey(p.Path),
-			Fingerprint: p.Fingerprint, Digest: listing.Digest(p), Inode: p.Inode, Listing: p.Listing,
-		})
+		row := newPageRow(backup.ShardID(s.row.ShardID), backup.SnapshotNumber(s.row.Number), p)
+		row.Digest = listing.Digest(p) // a reader's result does not give it
+		a.writes.pages = append(a.writes.pages, row)
+	}
+}
+
+// newPageRow returns the row of a version that begins with snapshot number.
+func newPageRow(shard backup.ShardID, number backup.SnapshotNumber, p *backup.PageVersion) PageRow {
+	return PageRow{
+		Shard: shard, Number: number, Directory: listing.DirectoryID(p.Path), Key: p.Key, PathKey: backup.PathKey(p.Path),
+		Fingerprint: p.Fingerprint, Digest: p.Digest, Inode: p.Inode, Listing: p.Listing,
 	}
 }
 

@@ -70,10 +70,7 @@ func (x *Index) EnsureFiler(ctx context.Context, name string) (backup.Filer, err
 // AddFiler implements index.Filers.
 func (x *Index) AddFiler(ctx context.Context, f backup.Filer) (backup.Filer, error) {
 	f.Site = backup.SiteName(f.Site)
-	if err := settings.FilerName(f.Name); err != nil {
-		return backup.Filer{}, err
-	}
-	if err := settings.Filer(f); err != nil {
+	if err := checkFiler(f); err != nil {
 		return backup.Filer{}, err
 	}
 	var row *ent.Filer
@@ -102,6 +99,14 @@ func (x *Index) AddFiler(ctx context.Context, f backup.Filer) (backup.Filer, err
 		return backup.Filer{}, err
 	}
 	return toFiler(row), nil
+}
+
+// checkFiler checks the name and the settings of a filer.
+func checkFiler(f backup.Filer) error {
+	if err := settings.FilerName(f.Name); err != nil {
+		return err
+	}
+	return settings.Filer(f)
 }
 
 // SetFiler implements index.Filers.

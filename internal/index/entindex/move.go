@@ -163,6 +163,5 @@ func (tx *Tx) putNew(ctx context.Context, plan movable, p *index.NewPack) error 
 	for i := range p.Chunks {
 		places[i] = ChunkRow{p.Chunks[i], row}
 	}
-	slices.SortFunc(places, func(a, b ChunkRow) int { return slices.Compare(a.ID[:], b.ID[:]) })
-	return tx.Hot.PutChunks(ctx, slices.CompactFunc(places, func(a, b ChunkRow) bool { return a.ID == b.ID }))
+	return tx.Hot.PutChunks(ctx, sortPlaces(places))
 }

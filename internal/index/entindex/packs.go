@@ -51,10 +51,15 @@ func chunkRows(stored map[backup.PackID]*backup.PackStored, ids map[backup.PackI
 			rows = append(rows, ChunkRow{c, id})
 		}
 	}
-	slices.SortFunc(rows, func(a, b ChunkRow) int {
+	return sortPlaces(rows)
+}
+
+// sortPlaces sorts places by chunk id and pack, and removes those that stand there twice.
+func sortPlaces(places []ChunkRow) []ChunkRow {
+	slices.SortFunc(places, func(a, b ChunkRow) int {
 		return cmp.Or(slices.Compare(a.ID[:], b.ID[:]), cmp.Compare(a.Pack, b.Pack))
 	})
-	return slices.CompactFunc(rows, func(a, b ChunkRow) bool { return a.ID == b.ID && a.Pack == b.Pack })
+	return slices.Compact(places)
 }
 
 const selectPacks = `SELECT id, pack FROM packs WHERE {pack in $1}`

@@ -15,7 +15,6 @@ import (
 	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 	"github.com/bctl/bctl/internal/listing"
-	"github.com/bctl/bctl/migrations"
 )
 
 // errDryRun undoes the transaction of a dry run.
@@ -175,7 +174,8 @@ func (g *purging) load(ctx context.Context) (err error) {
 	if pending > 0 {
 		g.block(fmt.Errorf("a purge of shard %q that is not complete: %w", g.of.Name, backup.ErrExists))
 	}
-	return g.tx.Each(ctx, "SELECT "+migrations.WritesPatches, nil, func(scan func(...any) error) error { return scan(&g.patches) })
+	g.patches, err = g.tx.writesPatches(ctx)
+	return err
 }
 
 // block notes the first reason.

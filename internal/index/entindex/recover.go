@@ -15,17 +15,13 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 	"github.com/bctl/bctl/internal/listing"
-	"github.com/bctl/bctl/internal/settings"
 	"github.com/bctl/bctl/migrations"
 )
 
 // RecoverFiler implements index.Recovering.
 func (x *Index) RecoverFiler(ctx context.Context, f backup.Filer) (backup.Filer, error) {
 	f.Site = backup.SiteName(f.Site)
-	if err := settings.FilerName(f.Name); err != nil {
-		return backup.Filer{}, err
-	}
-	if err := settings.Filer(f); err != nil {
+	if err := checkFiler(f); err != nil {
 		return backup.Filer{}, err
 	}
 	var row *ent.Filer
@@ -53,10 +49,7 @@ func (x *Index) RecoverFiler(ctx context.Context, f backup.Filer) (backup.Filer,
 
 // RecoverShard implements index.Recovering.
 func (x *Index) RecoverShard(ctx context.Context, s backup.Shard) (backup.Shard, error) {
-	if err := settings.ShardName(s.Name); err != nil {
-		return backup.Shard{}, err
-	}
-	if err := settings.Shard(s); err != nil {
+	if err := checkShard(s); err != nil {
 		return backup.Shard{}, err
 	}
 	var row *ent.Shard
@@ -82,12 +75,9 @@ func (x *Index) RecoverShard(ctx context.Context, s backup.Shard) (backup.Shard,
 	return toShard(row), nil
 }
 
-const (
-	selectHoldIDs = `SELECT id FROM holds`
-	recoverHold   = `
+const recoverHold = `
 INSERT INTO holds (id, snapshot, shard, path_key, path_end, parent_key, reason, by, since, login) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (id) DO NOTHING`
-)
 
 // RecoverHolds implements index.Recovering.
 func (x *Index) RecoverHolds(ctx context.Context, holds []index.Hold) (without []index.Hold, err error) {
@@ -162,10 +152,7 @@ func (x *Index) RecoverPages(ctx context.Context, shard backup.ShardID, number b
 	var ended []PageID
 	for i := range changes {
 		c := &changes[i]
-		row := PageRow{
-			Shard: shard, Number: number, Directory: listing.DirectoryID(c.Path), Key: c.Key, PathKey: backup.PathKey(c.Path),
-			Fingerprint: c.Fingerprint, Digest: c.Digest, Inode: c.Inode, Listing: c.Listing,
-		}
+		row := newPageRow(shard, number, &c.PageVersion)
 		if c.Ended {
 			ended = append(ended, row.id())
 		} else {
@@ -176,8 +163,8 @@ func (x *Index) RecoverPages(ctx context.Context, shard backup.ShardID, number b
 	slices.SortFunc(pages, byID)
 	slices.SortFunc(ended, comparePageIDs)
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		patches := false
-		if err := tx.Each(ctx, "SELECT "+migrations.WritesPatches, nil, func(scan func(...any) error) error { return scan(&patches) }); err != nil {
+		patches, err := tx.writesPatches(ctx)
+		if err != nil {
 			return err
 		}
 		rows := slices.Clone(pages)
@@ -191,6 +178,12 @@ func (x *Index) RecoverPages(ctx context.Context, shard backup.ShardID, number b
 		}
 		return tx.Hot.EndPages(ctx, ended)
 	})
+}
+
+// writesPatches reports whether the schema declares that a version may be a patch.
+func (tx *Tx) writesPatches(ctx context.Context) (patches bool, err error) {
+	err = tx.Each(ctx, "SELECT "+migrations.WritesPatches, nil, func(scan func(...any) error) error { return scan(&patches) })
+	return patches, err
 }
 
 // replaceOpen prepares rows to replace the open versions of their pages. Their listings, and so

@@ -1,9 +1,7 @@
 package entindex
 
 import (
-	"cmp"
 	"context"
-	"slices"
 
 	"github.com/google/uuid"
 
@@ -35,9 +33,6 @@ func (x *Index) RecoverPacks(ctx context.Context, packs []index.RecoveredPack) e
 				return err
 			}
 		}
-		slices.SortFunc(places, func(a, b ChunkRow) int {
-			return cmp.Or(slices.Compare(a.ID[:], b.ID[:]), cmp.Compare(a.Pack, b.Pack))
-		})
-		return tx.Hot.PutChunks(ctx, slices.CompactFunc(places, func(a, b ChunkRow) bool { return a.ID == b.ID && a.Pack == b.Pack }))
+		return tx.Hot.PutChunks(ctx, sortPlaces(places))
 	})
 }

@@ -55,10 +55,7 @@ func (x *Index) EnsureShard(ctx context.Context, of backup.FilerID, name, source
 
 // AddShard implements index.Filers.
 func (x *Index) AddShard(ctx context.Context, s backup.Shard) (backup.Shard, error) {
-	if err := settings.ShardName(s.Name); err != nil {
-		return backup.Shard{}, err
-	}
-	if err := settings.Shard(s); err != nil {
+	if err := checkShard(s); err != nil {
 		return backup.Shard{}, err
 	}
 	var row *ent.Shard
@@ -92,6 +89,14 @@ func (x *Index) AddShard(ctx context.Context, s backup.Shard) (backup.Shard, err
 		return backup.Shard{}, err
 	}
 	return toShard(row), nil
+}
+
+// checkShard checks the name and the settings of a shard.
+func checkShard(s backup.Shard) error {
+	if err := settings.ShardName(s.Name); err != nil {
+		return err
+	}
+	return settings.Shard(s)
 }
 
 // SetShard implements index.Filers.

@@ -15,6 +15,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -140,7 +141,9 @@ func (s *Service) writeCatalog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	newest, err := s.newestCatalog(ctx)
+	// The index may be older than the store, and old catalogs are deleted: a number that is free may
+	// have been used.
+	newest, err := repo.NewestCatalog(ctx, s.Store, nil)
 	if err != nil {
 		return err
 	}
@@ -160,23 +163,6 @@ func (s *Service) writeCatalog(ctx context.Context) error {
 		return err
 	}
 	return s.Index.CatalogWritten(ctx, next)
-}
-
-// maxSequence bounds the sequences that are believed: nobody comes near it by writing catalogs.
-const maxSequence = 1 << 62
-
-// newestCatalog returns the greatest sequence of the catalogs in the store. The index may be older
-// than the store, and old catalogs are deleted: a number that is free may have been used.
-func (s *Service) newestCatalog(ctx context.Context) (newest int64, err error) {
-	for o, err := range s.Store.List(ctx, store.CatalogPrefix) {
-		if err != nil {
-			return 0, err
-		}
-		if sequence, ok := store.ParseCatalogName(o.Name); ok && sequence < maxSequence {
-			newest = max(newest, sequence)
-		}
-	}
-	return newest, nil
 }
 
 // catalog returns the operators' settings, and the snapshots that are forgotten.
