@@ -10,7 +10,7 @@ import (
 // A Privilege is a permission of a role on tables of the index: SELECT, INSERT, UPDATE or DELETE,
 // with all columns or some.
 type Privilege struct {
-	Role    string // committer, walker, reader, operator, pruner or monitor; admin owns the tables
+	Role    string // committer, walker, reader, operator, pruner, scrubber or monitor; admin owns the tables
 	Actions []string
 	Tables  []string
 	Columns []string // nil: all
@@ -105,6 +105,16 @@ var Privileges = []Privilege{
 	{"pruner", may("INSERT"), in("stops"), stopColumns},
 	{"pruner", may("INSERT"), in("log"), of("time", "by", "action", "subject", "reason")},
 
+	// The scrubber proves packs, and notes that. A trigger ensures that it leads as the scrubber
+	// only.
+	{"scrubber", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "packs", "chunks", "chunk_copies", "scrub"), nil},
+	{"scrubber", may("UPDATE"), in("packs"), of("sums", "adopted", "noted", "proven", "damaged", "damage")},
+	{"scrubber", may("UPDATE"), in("scrub"), of("day_began", "day_bytes", "day_requests")},
+	{"scrubber", may("SELECT", "INSERT"), in("leaders"), nil},
+	{"scrubber", may("UPDATE"), in("leaders"), of("holder", "epoch", "until")},
+	{"operator", may("SELECT"), in("scrub"), nil},
+	{"operator", may("UPDATE"), in("scrub"), of("within", "bytes", "requests")},
+
 	// Operators list everything, register filers, shards and policies, begin snapshots and request
 	// their end.
 	{"operator", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies", "snapshots",
@@ -170,7 +180,7 @@ const SelectRoles = "SELECT coalesce(current_setting('" + RolesSetting + "', tru
 var roleName = regexp.MustCompile(`^[a-z0-9_-]{1,50}$`)
 
 // Grants returns the statements, of one transaction, that give the roles name_committer,
-// name_walker, name_reader, name_operator, name_pruner and name_monitor exactly their Privileges in
+// name_walker, name_reader, name_operator, name_pruner, name_scrubber and name_monitor exactly their Privileges in
 // a Postgres database of the newest version.
 func Grants(name string) (string, error) {
 	if !roleName.MatchString(name) {

@@ -25,8 +25,8 @@ BEGIN
     SET LOCAL lock_timeout = 0;
 END $$;
 
-REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_pruner", "{name}_monitor";
-REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_pruner", "{name}_monitor";
+REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_pruner", "{name}_scrubber", "{name}_monitor";
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_pruner", "{name}_scrubber", "{name}_monitor";
 
 {grants}
 
@@ -303,7 +303,8 @@ CREATE OR REPLACE TRIGGER bctl_check_closed BEFORE UPDATE OF state ON snapshots 
 CREATE OR REPLACE TRIGGER bctl_check_brake BEFORE UPDATE OF snapshots, min_snapshots, bytes, min_bytes ON brake FOR EACH ROW
     WHEN (OLD.operators > 1 AND NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_refuse('several operators must confirm, so only the admin changes it');
 
--- The pruner leads, but not in the place of a committer.
+-- The pruner and the scrubber lead, but not in the place of a committer or of each other.
 CREATE OR REPLACE TRIGGER bctl_check_lead BEFORE INSERT OR UPDATE ON leaders FOR EACH ROW
-    WHEN (NEW.role <> 'pruner' AND NOT (pg_has_role('{name}_committer', 'USAGE') OR pg_has_role('{name}_admin', 'USAGE')))
-    EXECUTE FUNCTION bctl_refuse('the pruner leads as the pruner only');
+    WHEN (NOT (NEW.role = 'pruner' AND pg_has_role('{name}_pruner', 'USAGE') OR NEW.role = 'scrubber' AND pg_has_role('{name}_scrubber', 'USAGE')
+        OR pg_has_role('{name}_committer', 'USAGE') OR pg_has_role('{name}_admin', 'USAGE')))
+    EXECUTE FUNCTION bctl_refuse('each role leads as itself only');

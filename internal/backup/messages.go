@@ -152,6 +152,7 @@ type PackStored struct {
 	Pack        PackID
 	StoredBytes int64    // size of the object
 	FrameBytes  []uint32 // stored length of each frame
+	Sums        []byte   // checksums (pack.Sums); empty: an older reader has sealed the pack
 	Chunks      []ChunkPlace
 }
 

@@ -47,6 +47,7 @@ type IndexReader interface {
 	ChunkLists(ctx context.Context) iter.Seq2[backup.ChunkList, error]
 	Places(ctx context.Context, rows []int64) iter.Seq2[index.PlaceOf, error]
 	Packs(ctx context.Context) iter.Seq2[index.Pack, error]
+	DamagedPacks(ctx context.Context) ([]index.PackToProve, error)
 	Frames(ctx context.Context) iter.Seq2[index.PackFrames, error]
 	Forgotten(ctx context.Context) ([]index.Forgotten, error)
 	Journals(ctx context.Context, shard backup.ShardID) ([]index.SnapshotJournal, error)
@@ -151,6 +152,8 @@ type checker struct {
 	rows   map[int64]int // by row: positions in packs
 	// deleting are the packs that a pruner deletes.
 	deleting map[int64]bool
+	// noted are the packs of which a scrub has noted damage. They are proven again.
+	noted map[int64]*index.PackToProve
 
 	missing map[backup.ChunkID]bool // needed chunks without a place
 	unknown map[backup.ChunkID]bool // needed lists that are not known

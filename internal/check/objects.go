@@ -46,6 +46,14 @@ func (c *checker) loadPacks(ctx context.Context) error {
 		c.rows[k.Row] = len(c.packs)
 		c.packs = append(c.packs, packState{Pack: k, wanted: c.Only == nil, size: absent})
 	}
+	noted, err := c.Index.DamagedPacks(ctx)
+	if err != nil {
+		return err
+	}
+	c.noted = make(map[int64]*index.PackToProve, len(noted))
+	for i := range noted {
+		c.noted[noted[i].Row] = &noted[i]
+	}
 	return nil
 }
 
@@ -134,6 +142,9 @@ func (c *checker) cost(o *objects) Cost {
 			requests, bytes = pack.OpenCost(k.Bytes)
 		default:
 			requests, bytes = pack.InspectCost(k.Bytes)
+		}
+		if c.noted[k.Row] != nil && !c.reads(k) {
+			requests, bytes = requests+1, bytes+k.Bytes
 		}
 		cost.Objects++
 		cost.Requests += int64(requests)

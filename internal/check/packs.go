@@ -74,6 +74,13 @@ func (c *checker) checkPack(ctx context.Context, k *packState, b *buffers) (*Fin
 			return k.damage(k.isShort(size)), nil
 		}
 	}
+	if p := c.noted[k.Row]; p != nil && !c.reads(k) {
+		data, f, err := ProvePack(ctx, c.Store, c.Index, c.Repository.ID, p, b.sealed[:0])
+		b.sealed = data
+		if f != nil || err != nil {
+			return f, err
+		}
+	}
 	at := pack.Place{Object: name, Offset: k.Offset, Bytes: k.Bytes}
 	sealed := cmp.Or(k.Sealed, k.PackPlace.Pack)
 	var f *Finding
@@ -96,9 +103,7 @@ func (c *checker) checkPack(ctx context.Context, k *packState, b *buffers) (*Fin
 }
 
 // damage returns a finding of the whole pack.
-func (k *packState) damage(text string) *Finding {
-	return &Finding{Kind: Pack, Object: store.PackName(k.Snapshot, k.Object), Text: text, Damage: &Damage{Row: k.Row, Pack: k.PackPlace, Whole: true}}
-}
+func (k *packState) damage(text string) *Finding { return damageOf(k.Row, k.PackPlace, text) }
 
 // readPack reads a pack with one request, and opens, decompresses and hashes all of it.
 func (c *checker) readPack(ctx context.Context, k *packState, at pack.Place, sealed backup.PackID, b *buffers) (*Finding, error) {
@@ -134,7 +139,7 @@ func (c *checker) readPack(ctx context.Context, k *packState, at pack.Place, sea
 		f.Damage.Frames[uint32(n)] = true
 	}
 	if f != nil && f.Kind == Pack {
-		if f, err = c.needed(ctx, f); err != nil {
+		if f, err = needed(ctx, c.Index, f); err != nil {
 			return nil, err
 		}
 	}
@@ -146,20 +151,6 @@ func (c *checker) readPack(ctx context.Context, k *packState, at pack.Place, sea
 		err = c.Proven.Add(k.PackPlace.Pack)
 	}
 	return f, err
-}
-
-// needed returns nil if the index places nothing in the damaged frames of a pack: they were dropped
-// by a repair, and the pack will be thinned.
-func (c *checker) needed(ctx context.Context, f *Finding) (*Finding, error) {
-	for place, err := range c.Index.Places(ctx, []int64{f.Damage.Row}) {
-		if err != nil {
-			return nil, err
-		}
-		if f.Damage.Has(&place) {
-			return f, nil
-		}
-	}
-	return nil, nil
 }
 
 // compareTable compares the table of a pack with what the index says. The index may have fewer

@@ -30,14 +30,15 @@ type Config struct {
 	Recipients   []string `yaml:"recipients" doc:"Additional age recipients who can restore; used by init."`
 	Codec        string   `yaml:"codec" default:"zstd-1" doc:"Compression of a new repository: zstd-1 to zstd-4, s2 or none; used by init."`
 
-	Index  Index  `yaml:"index"`
-	Store  Store  `yaml:"store"`
-	NATS   NATS   `yaml:"nats"`
-	Worker Worker `yaml:"worker"`
-	Pruner Pruner `yaml:"pruner"`
-	Log    Log    `yaml:"log"`
-	HTTP   HTTP   `yaml:"http"`
-	Trace  Trace  `yaml:"trace"`
+	Index    Index    `yaml:"index"`
+	Store    Store    `yaml:"store"`
+	NATS     NATS     `yaml:"nats"`
+	Worker   Worker   `yaml:"worker"`
+	Pruner   Pruner   `yaml:"pruner"`
+	Scrubber Scrubber `yaml:"scrubber"`
+	Log      Log      `yaml:"log"`
+	HTTP     HTTP     `yaml:"http"`
+	Trace    Trace    `yaml:"trace"`
 }
 
 // Index is the location of the index.
@@ -119,6 +120,12 @@ type Pruner struct {
 	// The store may be shared with backups and restores.
 	RequestsPerSecond int `yaml:"requests_per_second" default:"500" doc:"Pruner: maximum requests per second to the store. Each object that is deleted counts as a request, and so do 1,000 listed ones. 0: no limit."`
 	BytesPerSecond    int `yaml:"bytes_per_second" default:"0" means:"no limit" doc:"Pruner: maximum bytes per second that it reads from the store and writes to it to copy the needed parts of packs."`
+}
+
+// Scrubber tunes the scrubber. What it proves, and within which time, is in the index (bctl scrub
+// set).
+type Scrubber struct {
+	BytesPerSecond int `yaml:"bytes_per_second" default:"0" means:"no limit" doc:"Scrubber: maximum bytes per second that it reads from the store. bctl scrub set limits what it reads a day."`
 }
 
 // Log is the level and format of logs.

@@ -307,7 +307,7 @@ func (d *natsDoctor) access() flow.Access {
 		access flow.Access
 	}{
 		{installation.Walker, flow.WalkerAccess(site, inbox)}, {installation.Reader, flow.ReaderAccess(site, inbox)},
-		{installation.Committer, flow.CommitterAccess(inbox)}, {installation.Pruner, flow.PrunerAccess(inbox)}, {installation.Operator, flow.FollowerAccess(inbox)},
+		{installation.Committer, flow.CommitterAccess(inbox)}, {installation.Pruner, flow.HousekeeperAccess(flow.RolePruner, inbox)}, {installation.Scrubber, flow.HousekeeperAccess(flow.RoleScrubber, inbox)}, {installation.Operator, flow.FollowerAccess(inbox)},
 	} {
 		if d.p.is(of.role) {
 			all.Publish, all.Subscribe = append(all.Publish, of.access.Publish...), append(all.Subscribe, of.access.Subscribe...)

@@ -20,10 +20,10 @@ func ReaderAccess(site, inbox string) Access {
 	return Access{append(publish, Packs.Subject, Lists.Subject, Batches.Subject, progressSubject), workerHears(inbox)}
 }
 
-// PrunerAccess returns what a pruner does: it is present, and describes itself when asked. It takes
-// no work from NATS.
-func PrunerAccess(inbox string) Access {
-	return Access{[]string{serviceSubjectOf(RolePruner, "")}, append(replies(inbox), presentSubject+".*", askSubject)}
+// HousekeeperAccess returns what a pruner or a scrubber does: it is present, and describes itself
+// when asked. It takes no work from NATS.
+func HousekeeperAccess(role Role, inbox string) Access {
+	return Access{[]string{serviceSubjectOf(role, "")}, append(replies(inbox), presentSubject+".*", askSubject)}
 }
 
 func workerHears(inbox string) []string {

@@ -24,6 +24,7 @@ const (
 	RoleWalker    Role = "walker"
 	RoleReader    Role = "reader"
 	RolePruner    Role = "pruner"
+	RoleScrubber  Role = "scrubber"
 )
 
 // sited reports whether the services of a role belong to a site.
@@ -35,7 +36,7 @@ type Instance struct {
 	ID      string // of the process: different after each start
 	Role    Role
 	Name    string // for display
-	Site    string // "" for committers and pruners
+	Site    string // "" for committers, pruners and scrubbers
 	Version string
 	Started time.Time
 
@@ -117,7 +118,7 @@ func roleOf(subject string) (role Role, site string, err error) {
 
 func checkRole(role Role, site string) error {
 	switch {
-	case (role == RoleCommitter || role == RolePruner) && site == "":
+	case (role == RoleCommitter || role == RolePruner || role == RoleScrubber) && site == "":
 		return nil
 	case role.sited():
 		return backup.CheckSite(site)
@@ -271,6 +272,6 @@ func (c *Conn) checkAllowed(ctx context.Context, subjects ...string) error {
 
 // compareInstances orders instances for display.
 func compareInstances(a, b Instance) int {
-	order := map[Role]int{RoleCommitter: 0, RoleWalker: 1, RoleReader: 2, RolePruner: 3}
+	order := map[Role]int{RoleCommitter: 0, RoleWalker: 1, RoleReader: 2, RolePruner: 3, RoleScrubber: 4}
 	return cmp.Or(cmp.Compare(order[a.Role], order[b.Role]), cmp.Compare(a.Site, b.Site), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/pack"
 	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
 )
 
@@ -88,7 +89,7 @@ func decodeSliceWalked(data []byte) (*backup.SliceWalked, error) {
 }
 
 func encodePackStored(p *backup.PackStored) ([]byte, error) {
-	m := &bctlv1.PackStored{SnapshotId: p.Snapshot[:], Pack: p.Pack[:], StoredBytes: p.StoredBytes, FrameBytes: p.FrameBytes}
+	m := &bctlv1.PackStored{SnapshotId: p.Snapshot[:], Pack: p.Pack[:], StoredBytes: p.StoredBytes, FrameBytes: p.FrameBytes, Sums: p.Sums}
 	m.ChunkIds = make([]byte, 0, len(p.Chunks)*len(backup.ChunkID{}))
 	for i := range p.Chunks {
 		c := &p.Chunks[i]
@@ -103,7 +104,7 @@ func decodePackStored(data []byte) (*backup.PackStored, error) {
 	var m bctlv1.PackStored
 	c := checked(data, &m)
 	p := &backup.PackStored{
-		Snapshot: c.id("snapshot id", m.GetSnapshotId()), Pack: c.id("pack", m.GetPack()), StoredBytes: m.GetStoredBytes(), FrameBytes: m.GetFrameBytes(),
+		Snapshot: c.id("snapshot id", m.GetSnapshotId()), Pack: c.id("pack", m.GetPack()), StoredBytes: m.GetStoredBytes(), FrameBytes: m.GetFrameBytes(), Sums: m.GetSums(),
 	}
 	n := len(m.GetFrames())
 	if len(m.GetLengths()) != n || len(m.GetChunkIds()) != n*len(backup.ChunkID{}) || p.StoredBytes <= 0 {
@@ -111,6 +112,9 @@ func decodePackStored(data []byte) (*backup.PackStored, error) {
 	}
 	if n > 0 && int64(m.GetFrames()[n-1]) >= int64(len(p.FrameBytes)) {
 		c.fail("pack table of %d frames has a chunk in frame %d", len(p.FrameBytes), m.GetFrames()[n-1])
+	}
+	if len(p.Sums) > 0 && !pack.Sums(p.Sums).Fit(len(p.FrameBytes)) {
+		c.fail("%d bytes of checksums for %d frames", len(p.Sums), len(p.FrameBytes))
 	}
 	frameBytes := int64(0)
 	for _, length := range p.FrameBytes {

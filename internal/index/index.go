@@ -102,6 +102,7 @@ type Index interface {
 	Braking
 	Checking
 	Repairing
+	Scrubbing
 	// Close closes the connections.
 	Close() error
 }

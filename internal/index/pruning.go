@@ -232,10 +232,19 @@ type PlaceOf struct {
 	Frame uint32
 }
 
-// PackFrames are the stored lengths of a pack's frames, 0 for those that were removed.
+// PackFrames are the stored lengths of a pack's frames, 0 for those that were removed, and its
+// checksums.
 type PackFrames struct {
 	Row   int64
 	Bytes []uint32
+	PackSums
+}
+
+// PackSums are the checksums of a pack (pack.Sums).
+type PackSums struct {
+	Sums []byte // empty: they are not known
+	// Adopted: they are not those of what was sealed, but of what a scrub has read first.
+	Adopted bool
 }
 
 // A Move is what becomes of the packs of some objects. Each pack is dead, or is replaced by a copy
@@ -257,6 +266,7 @@ type NewPack struct {
 	Offset     int64         // in the object
 	Bytes      int64
 	FrameBytes []uint32
+	Sums       []byte
 	Chunks     []backup.ChunkPlace
 }
 
@@ -266,8 +276,9 @@ type PackCopy struct {
 	Pack       backup.PackID // a new id: batches that rely on the pack as it was are refused
 	Offset     int64         // in the object
 	Bytes      int64
-	FrameBytes []uint32         // 0: removed
-	Chunks     []backup.ChunkID // those in frames that the copy has: their places move
+	FrameBytes []uint32 // 0: removed
+	PackSums
+	Chunks []backup.ChunkID // those in frames that the copy has: their places move
 	// Stays: it is the pack itself, in its own object, with the chunks that are not in another copy
 	// of it. Batches that rely on the pack as it was are refused.
 	Stays bool

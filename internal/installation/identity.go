@@ -14,8 +14,9 @@ const (
 	Reader    Role = "reader" // reads files of its site, and stores packs
 	// Operator is the role of people: reads the index, submits, restores with an identity.
 	Operator Role = "operator"
-	Pruner   Role = "pruner"  // deletes what no snapshot needs, and opens nothing
-	Monitor  Role = "monitor" // reads /metrics of the services, and nothing else
+	Pruner   Role = "pruner"   // deletes what no snapshot needs, and opens nothing
+	Scrubber Role = "scrubber" // proves packs, and neither writes nor opens any
+	Monitor  Role = "monitor"  // reads /metrics of the services, and nothing else
 )
 
 // An Identity is a role known to servers, for one site if the role is bound to a site. Its

@@ -90,8 +90,8 @@ func (i Identity) access() (a flow.Access, ok bool) {
 		return flow.CommitterAccess(i.inbox()), true
 	case Operator:
 		return flow.FollowerAccess(i.inbox()), true
-	case Pruner:
-		return flow.PrunerAccess(i.inbox()), true
+	case Pruner, Scrubber:
+		return flow.HousekeeperAccess(flow.Role(i.Role), i.inbox()), true
 	case Admin, Monitor:
 	}
 	return a, false

@@ -84,7 +84,7 @@ type StoreKey struct {
 }
 
 // roles are all roles, in display order. All of them have access to the index.
-var roles = []Role{Admin, Committer, Walker, Reader, Operator, Pruner, Monitor}
+var roles = []Role{Admin, Committer, Walker, Reader, Operator, Pruner, Scrubber, Monitor}
 
 // sited reports whether a role is bound to a site.
 func (r Role) sited() bool { return r == Walker || r == Reader }
@@ -193,7 +193,7 @@ func parsePlan(data []byte) (*Plan, error) {
 		return nil, fmt.Errorf("%s: %w", planFile, err)
 	}
 	for _, i := range p.newest() {
-		if i.Generation < 1 && i.Role != Pruner { // which older installations do not have: Refresh adds it
+		if i.Generation < 1 && i.Role != Pruner && i.Role != Scrubber { // which older installations do not have: Refresh adds them
 			return nil, fmt.Errorf("%s has no generation of %s: %w", planFile, i.Folder(), backup.ErrInvalid)
 		}
 	}

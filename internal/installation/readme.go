@@ -28,7 +28,7 @@ func readme(p *Plan) File {
 			line(i.home(), "to the machines of operators, below "+identityEtc)
 		case Monitor:
 			line(i.home(), "to Prometheus, as "+prometheusEtc)
-		case Committer, Walker, Reader, Pruner:
+		case Committer, Walker, Reader, Pruner, Scrubber:
 			line(i.home(), "to each machine that runs this service, below "+identityEtc)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // storeRoles are the roles with access to the store. Walkers do not use it.
-var storeRoles = []Role{Admin, Committer, Reader, Operator, Pruner}
+var storeRoles = []Role{Admin, Committer, Reader, Operator, Pruner, Scrubber}
 
 // An s3Right is a permission of a role at the store, independent of the type of server.
 type s3Right struct {
@@ -47,7 +47,7 @@ func (s *Store) rights(role Role) []s3Right {
 		rights = append(rights, s3Right{[]string{lockConfiguration}, nil})
 	case Pruner:
 		rights = append(rights, s3Right{[]string{retain}, append([]string{"repository", "keys/*"}, deleted...)}, s3Right{[]string{lockConfiguration}, nil})
-	case Committer, Walker, Reader, Monitor:
+	case Committer, Walker, Reader, Scrubber, Monitor:
 	}
 	return rights
 }
@@ -78,6 +78,8 @@ func s3Rights(role Role) []s3Right {
 		return []s3Right{{[]string{get}, []string{"repository", "packs/*"}}, {[]string{put}, []string{"packs/*"}}}
 	case Operator: // restores
 		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}}
+	case Scrubber: // without ListBucket a missing pack would look like a forbidden one
+		return []s3Right{{[]string{get}, []string{"repository", "packs/*"}}, {list, nil}}
 	case Pruner:
 		// The objects of a versitygw are locked, so that nobody overwrites them.
 		remove := []string{"s3:DeleteObject", bypass}

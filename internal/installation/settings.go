@@ -49,7 +49,7 @@ func (i Identity) home() string {
 func (p *Plan) serverName(r Role) string { return string(r) + "." + p.Name }
 
 // services are the roles that serve metrics.
-var services = []Role{Committer, Walker, Reader, Pruner}
+var services = []Role{Committer, Walker, Reader, Pruner, Scrubber}
 
 // settingsFiles returns the settings of each identity in its newest generation, and its credentials
 // for the store.
@@ -119,7 +119,7 @@ func (p *Plan) settings(i Identity) group {
 		s["worker_key"] = workerKeyName
 	case Committer:
 		s["committer_key"] = committerKeyName
-	case Walker, Pruner, Monitor:
+	case Walker, Pruner, Scrubber, Monitor:
 	}
 	if i.Role.sited() {
 		s["worker"] = group{"site": i.Site}
@@ -191,8 +191,8 @@ func prometheusFiles(p *Plan) ([]File, error) {
 	}
 	var text bytes.Buffer
 	text.WriteString(strings.TrimLeft(`
-# Written by bctl deploy. You write the targets: targets-walker.yml, targets-reader.yml, targets-committer.yml
-# and targets-pruner.yml in the directory of this file, each a list such as
+# Written by bctl deploy. You write the targets: targets-walker.yml, targets-reader.yml, targets-committer.yml,
+# targets-pruner.yml and targets-scrubber.yml in the directory of this file, each a list such as
 #   - targets: ["walker1.example.com:9464", "walker2.example.com:9464"]
 `, "\n"))
 	err := encodeYAML(&text, group{"scrape_configs": jobs})

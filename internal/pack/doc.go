@@ -57,4 +57,5 @@
 //	inspect.go   checks a pack without a key
 //	object.go    opens all packs of an object
 //	thin.go      copies a pack without some of its frames
+//	sums.go      proves a whole pack without a key
 package pack

@@ -1,9 +1,11 @@
 package prune
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"time"
@@ -153,10 +155,11 @@ func (c *copying) end(ctx context.Context) error {
 // A content describes a pack that is being thinned.
 type content struct {
 	frameBytes []uint32
-	needed     []bool // by frame
-	long       []bool // by frame: it must be locked for longer than the pack is; nil: not split
-	places     []index.PlaceOf
-	live       []bool // by place: the chunk is needed
+	index.PackSums
+	needed []bool // by frame
+	long   []bool // by frame: it must be locked for longer than the pack is; nil: not split
+	places []index.PlaceOf
+	live   []bool // by place: the chunk is needed
 }
 
 // copies returns the frames of a pack that are copied.
@@ -184,7 +187,7 @@ func (p *pass) contents(ctx context.Context, fence map[backup.ShardID]backup.Sna
 			return nil, false, err
 		}
 		if chosen[f.Row] {
-			contents[f.Row] = &content{frameBytes: f.Bytes, needed: make([]bool, len(f.Bytes))}
+			contents[f.Row] = &content{frameBytes: f.Bytes, PackSums: f.PackSums, needed: make([]bool, len(f.Bytes))}
 		}
 	}
 	of := p.boundedFilter(chunks)
@@ -278,10 +281,9 @@ func (c *copying) read(ctx context.Context, o *object) error {
 			dead = append(dead, k.Row)
 			continue
 		}
-		start := len(data)
-		at := pack.Place{Object: store.PackName(k.Snapshot, k.Object), Offset: k.Offset, Bytes: k.Bytes}
+		var copied index.PackCopy
 		var err error
-		data, err = pack.ReadThin(ctx, data, c.Store, at, cmp.Or(k.Sealed, k.PackPlace.Pack), content.frameBytes, func(n int) bool { return content.copies()[n] })
+		data, copied, err = c.copyPack(ctx, data, k)
 		switch {
 		case err == nil:
 		case errors.Is(err, fs.ErrPermission):
@@ -296,18 +298,6 @@ func (c *copying) read(ctx context.Context, o *object) error {
 		default:
 			return err
 		}
-		copied := index.PackCopy{Row: k.Row, Pack: backup.NewPackID(), Offset: int64(start), Bytes: int64(len(data) - start)}
-		for n, length := range content.frameBytes {
-			if !content.copies()[n] {
-				length = 0
-			}
-			copied.FrameBytes = append(copied.FrameBytes, length)
-		}
-		for _, place := range content.places {
-			if content.copies()[place.Frame] {
-				copied.Chunks = append(copied.Chunks, place.Chunk)
-			}
-		}
 		copies = append(copies, copied)
 		if stays, ok := content.stays(k); ok {
 			copies = append(copies, stays)
@@ -319,6 +309,41 @@ func (c *copying) read(ctx context.Context, o *object) error {
 	c.data, c.move.Copies, c.move.Dead = data, copies, dead
 	c.moving = append(c.moving, o.packs...)
 	return nil
+}
+
+// copyPack appends the needed frames of a pack to data. It fails with backup.ErrCorrupt if one does
+// not match its checksum, so that damage never gets checksums that match it.
+func (c *copying) copyPack(ctx context.Context, data []byte, k *packState) ([]byte, index.PackCopy, error) {
+	content, start := c.contents[k.Row], len(data)
+	keep := func(n int) bool { return content.copies()[n] }
+	at := pack.Place{Object: store.PackName(k.Snapshot, k.Object), Offset: k.Offset, Bytes: k.Bytes}
+	data, err := pack.ReadThin(ctx, data, c.Store, at, cmp.Or(k.Sealed, k.PackPlace.Pack), content.frameBytes, keep)
+	copied := index.PackCopy{Row: k.Row, Pack: backup.NewPackID(), Offset: int64(start), Bytes: int64(len(data) - start), PackSums: content.PackSums}
+	if err != nil {
+		return data[:start], copied, err
+	}
+	for n, length := range content.frameBytes {
+		if !keep(n) {
+			length = 0
+		}
+		copied.FrameBytes = append(copied.FrameBytes, length)
+	}
+	sums, err := pack.SumsOf(data[start:], copied.FrameBytes)
+	switch {
+	case err != nil:
+		return data[:start], copied, err
+	case len(content.Sums) == 0:
+		copied.Adopted = true
+	case !bytes.Equal(sums, pack.Sums(content.Sums).Keep(keep)):
+		return data[:start], copied, fmt.Errorf("a frame does not match its checksum: %w", backup.ErrCorrupt)
+	}
+	copied.Sums = sums
+	for _, place := range content.places {
+		if keep(int(place.Frame)) {
+			copied.Chunks = append(copied.Chunks, place.Chunk)
+		}
+	}
+	return data, copied, nil
 }
 
 // refuse records that the store does not let packs be copied now. The pass copies no more packs,

@@ -144,7 +144,7 @@ func (l *losing) keep(ctx context.Context, k *packState, keeps func(*index.Place
 			return err
 		}
 		if f.Row == k.Row {
-			c.FrameBytes = f.Bytes
+			c.FrameBytes, c.PackSums = f.Bytes, f.PackSums
 		}
 	}
 	plan, err := l.Index.Plan(ctx, l.term, k.Snapshot, backup.NewPackID())

@@ -98,8 +98,6 @@ type Summary struct {
 const Role = "pruner"
 
 const (
-	term          = time.Minute
-	renewTerm     = 15 * time.Second
 	defaultMemory = 256 << 20
 	// objectsAtOnce is how many objects one request deletes at most.
 	objectsAtOnce = 1000

@@ -404,6 +404,9 @@ func (r *resealing) end() error {
 	if err != nil {
 		return err
 	}
+	if r.next.Sums, err = pack.SumsOf(data, r.next.FrameBytes); err != nil {
+		return err
+	}
 	r.next.Bytes = int64(len(data))
 	r.data, r.packs, r.writer = append(r.data, data...), append(r.packs, r.next), nil
 	return nil

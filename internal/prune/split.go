@@ -196,7 +196,7 @@ func (c *content) stays(k *packState) (stays index.PackCopy, ok bool) {
 		return stays, false
 	}
 	stays = index.PackCopy{
-		Row: k.Row, Pack: backup.NewPackID(), Offset: k.Offset, Bytes: k.Bytes, FrameBytes: c.frameBytes, Stays: true,
+		Row: k.Row, Pack: backup.NewPackID(), Offset: k.Offset, Bytes: k.Bytes, FrameBytes: c.frameBytes, PackSums: c.PackSums, Stays: true,
 	}
 	for _, place := range c.places {
 		if c.needed[place.Frame] && !c.long[place.Frame] {

@@ -32,6 +32,7 @@ const (
 	actionPurge    = "purge"
 	actionPurged   = "purged"
 	actionRepair   = "repair"
+	actionScrub    = "scrub"
 )
 
 // Forget implements index.Forgetting.

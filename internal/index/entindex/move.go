@@ -14,7 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-const selectFrames = `SELECT id, frame_bytes FROM packs ORDER BY id`
+const selectFrames = `SELECT id, frame_bytes, sums, adopted FROM packs ORDER BY id`
 
 // Frames implements index.Pruning.
 func (x *Index) Frames(ctx context.Context) iter.Seq2[index.PackFrames, error] {
@@ -22,19 +22,28 @@ func (x *Index) Frames(ctx context.Context) iter.Seq2[index.PackFrames, error] {
 		return x.query(ctx, selectFrames, nil, func(scan func(...any) error) error {
 			var f index.PackFrames
 			var data []byte
-			if err := scan(&f.Row, &data); err != nil {
-				return err
+			err := scan(&f.Row, &data, &f.Sums, &f.Adopted)
+			if err == nil {
+				f.Bytes, err = framesOf(f.Row, data)
 			}
-			for len(data) > 0 {
-				length, n := binary.Uvarint(data)
-				if n <= 0 || length > 1<<32-1 {
-					return fmt.Errorf("the lengths of the frames of pack %d: %w", f.Row, backup.ErrCorrupt)
-				}
-				f.Bytes, data = append(f.Bytes, uint32(length)), data[n:]
+			if err != nil {
+				return err
 			}
 			return yield(f)
 		})
 	})
+}
+
+// framesOf is the inverse of appendFrames.
+func framesOf(row int64, data []byte) (lengths []uint32, err error) {
+	for len(data) > 0 {
+		length, n := binary.Uvarint(data)
+		if n <= 0 || length > 1<<32-1 {
+			return nil, fmt.Errorf("the lengths of the frames of pack %d: %w", row, backup.ErrCorrupt)
+		}
+		lengths, data = append(lengths, uint32(length)), data[n:]
+	}
+	return lengths, nil
 }
 
 const insertPlan = `
@@ -55,7 +64,7 @@ func (x *Index) Plan(ctx context.Context, t index.Term, snapshot backup.Snapshot
 const (
 	selectToMove = `SELECT id, condemned, deleted <> 0, pack, sealed, snapshot, object FROM packs WHERE {id in $1} ORDER BY id {for update}`
 	insertMoved  = `
-INSERT INTO packs (pack, sealed, snapshot, object, object_offset, stored_bytes, frame_bytes, chunks, locked_until) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO packs (pack, sealed, snapshot, object, object_offset, stored_bytes, frame_bytes, chunks, locked_until, sums, adopted, noted) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, {now})
 RETURNING id`
 	dropPlan = `DELETE FROM packs WHERE id = $1`
 )
@@ -141,7 +150,7 @@ func (tx *Tx) moveTo(ctx context.Context, plan, from movable, c *index.PackCopy)
 	ids := sortedIDs(c.Chunks)
 	var row int64
 	err := tx.Each(ctx, insertMoved,
-		[]any{uuid.UUID(c.Pack), sealed, to.snapshot, to.object, c.Offset, c.Bytes, appendFrames(nil, c.FrameBytes), int64(len(ids)), lockedAt(c.LockedUntil)},
+		[]any{uuid.UUID(c.Pack), sealed, to.snapshot, to.object, c.Offset, c.Bytes, appendFrames(nil, c.FrameBytes), int64(len(ids)), lockedAt(c.LockedUntil), NotNull(c.Sums), c.Adopted},
 		func(scan func(...any) error) error { return scan(&row) })
 	if err != nil {
 		return err
@@ -154,7 +163,7 @@ func (tx *Tx) moveTo(ctx context.Context, plan, from movable, c *index.PackCopy)
 func (tx *Tx) putNew(ctx context.Context, plan movable, p *index.NewPack) error {
 	var row int64
 	err := tx.Each(ctx, insertMoved,
-		[]any{uuid.UUID(p.Pack), uuid.UUID(p.Sealed), plan.snapshot, plan.object, p.Offset, p.Bytes, appendFrames(nil, p.FrameBytes), int64(len(p.Chunks)), lockedAt(time.Time{})},
+		[]any{uuid.UUID(p.Pack), uuid.UUID(p.Sealed), plan.snapshot, plan.object, p.Offset, p.Bytes, appendFrames(nil, p.FrameBytes), int64(len(p.Chunks)), lockedAt(time.Time{}), NotNull(p.Sums), false},
 		func(scan func(...any) error) error { return scan(&row) })
 	if err != nil {
 		return err

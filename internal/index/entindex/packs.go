@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -114,13 +115,17 @@ func (a *application) lockPacks(ctx context.Context) error {
 func (tx *Tx) insertPacks(ctx context.Context, stored map[backup.PackID]*backup.PackStored) (map[backup.PackID]int64, error) {
 	names := slices.SortedFunc(maps.Keys(stored), func(a, b backup.PackID) int { return slices.Compare(a[:], b[:]) })
 	ids := map[backup.PackID]int64{}
+	now, err := tx.at(ctx, time.Time{})
+	if err != nil {
+		return nil, err
+	}
 	for group := range slices.Chunk(names, insertRows) {
 		values := make([][]any, len(group))
 		for i, name := range group {
 			p := stored[name]
-			values[i] = []any{uuid.UUID(name), uuid.UUID(p.Snapshot), uuid.UUID(name), p.StoredBytes, appendFrames(nil, p.FrameBytes), len(p.Chunks)}
+			values[i] = []any{uuid.UUID(name), uuid.UUID(p.Snapshot), uuid.UUID(name), p.StoredBytes, appendFrames(nil, p.FrameBytes), NotNull(p.Sums), len(p.Chunks), now.UnixMicro()}
 		}
-		query, args := tx.insertStatement("INSERT INTO packs (pack, snapshot, object, stored_bytes, frame_bytes, chunks) VALUES ", values,
+		query, args := tx.insertStatement("INSERT INTO packs (pack, snapshot, object, stored_bytes, frame_bytes, sums, chunks, noted) VALUES ", values,
 			" ON CONFLICT (pack) DO NOTHING RETURNING pack, id")
 		added, err := mapOf[uuid.UUID, int64](ctx, tx.Each, query, args...)
 		if err != nil {

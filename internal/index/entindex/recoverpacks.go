@@ -10,7 +10,7 @@ import (
 )
 
 const recoverPack = `
-INSERT INTO packs (pack, sealed, snapshot, object, object_offset, stored_bytes, frame_bytes, chunks) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO packs (pack, sealed, snapshot, object, object_offset, stored_bytes, frame_bytes, chunks, noted) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, {now})
 ON CONFLICT (pack) DO NOTHING RETURNING id`
 
 // RecoverPacks implements index.Recovering.

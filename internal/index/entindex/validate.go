@@ -7,6 +7,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/settings"
 )
 
@@ -97,6 +98,9 @@ func isSnapshotOf(url, source string) bool {
 func validatePack(p *backup.PackStored) error {
 	if p.StoredBytes < 0 || len(p.Chunks) > index.MaxChunks || len(p.FrameBytes) > index.MaxChunks {
 		return invalid("pack %s: %d bytes, %d chunks, %d frames", p.Pack, p.StoredBytes, len(p.Chunks), len(p.FrameBytes))
+	}
+	if len(p.Sums) > 0 && !pack.Sums(p.Sums).Fit(len(p.FrameBytes)) {
+		return invalid("pack %s: %d bytes of checksums for %d frames", p.Pack, len(p.Sums), len(p.FrameBytes))
 	}
 	for i := range p.Chunks {
 		c := &p.Chunks[i]

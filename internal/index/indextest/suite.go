@@ -113,6 +113,8 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"PruneWork", testPruneWork},
 		{"CatalogNumbers", testCatalogNumbers},
 		{"Locks", testLocks},
+		{"Scrub", testScrub},
+		{"ScrubDue", testScrubDue},
 		{"Split", testSplit},
 		{"DropVersions", testDropVersions},
 		{"DropVersionsOfRetired", testDropVersionsOfRetired},

@@ -196,10 +196,13 @@ type PackStored struct {
 	StoredBytes int64                  `protobuf:"varint,3,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"`
 	// The chunks as columns of equal length: 16 bytes per chunk in chunk_ids; frame numbers within
 	// the pack, ascending; lengths of plaintext in bytes. The chunks of a frame are contiguous.
-	ChunkIds      []byte   `protobuf:"bytes,4,opt,name=chunk_ids,json=chunkIds,proto3" json:"chunk_ids,omitempty"`
-	Frames        []uint32 `protobuf:"varint,5,rep,packed,name=frames,proto3" json:"frames,omitempty"`
-	Lengths       []uint32 `protobuf:"varint,6,rep,packed,name=lengths,proto3" json:"lengths,omitempty"`
-	FrameBytes    []uint32 `protobuf:"varint,7,rep,packed,name=frame_bytes,json=frameBytes,proto3" json:"frame_bytes,omitempty"` // length of each frame as stored
+	ChunkIds   []byte   `protobuf:"bytes,4,opt,name=chunk_ids,json=chunkIds,proto3" json:"chunk_ids,omitempty"`
+	Frames     []uint32 `protobuf:"varint,5,rep,packed,name=frames,proto3" json:"frames,omitempty"`
+	Lengths    []uint32 `protobuf:"varint,6,rep,packed,name=lengths,proto3" json:"lengths,omitempty"`
+	FrameBytes []uint32 `protobuf:"varint,7,rep,packed,name=frame_bytes,json=frameBytes,proto3" json:"frame_bytes,omitempty"` // length of each frame as stored
+	// 8 bytes for each frame, and for the table: the beginning of the BLAKE3 of what was sealed. Older
+	// readers leave it empty.
+	Sums          []byte `protobuf:"bytes,8,opt,name=sums,proto3" json:"sums,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -279,6 +282,13 @@ func (x *PackStored) GetLengths() []uint32 {
 func (x *PackStored) GetFrameBytes() []uint32 {
 	if x != nil {
 		return x.FrameBytes
+	}
+	return nil
+}
+
+func (x *PackStored) GetSums() []byte {
+	if x != nil {
+		return x.Sums
 	}
 	return nil
 }
@@ -820,7 +830,7 @@ const file_bctl_v1_commit_proto_rawDesc = "" +
 	"\x06mounts\x18\x02 \x03(\fR\x06mounts\x1aA\n" +
 	"\x05Child\x12 \n" +
 	"\vdirectories\x18\x01 \x03(\fR\vdirectories\x12\x16\n" +
-	"\x06mounts\x18\x02 \x03(\fR\x06mounts\"\xd4\x01\n" +
+	"\x06mounts\x18\x02 \x03(\fR\x06mounts\"\xe8\x01\n" +
 	"\n" +
 	"PackStored\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
@@ -831,7 +841,8 @@ const file_bctl_v1_commit_proto_rawDesc = "" +
 	"\x06frames\x18\x05 \x03(\rR\x06frames\x12\x18\n" +
 	"\alengths\x18\x06 \x03(\rR\alengths\x12\x1f\n" +
 	"\vframe_bytes\x18\a \x03(\rR\n" +
-	"frameBytes\"\xb0\x01\n" +
+	"frameBytes\x12\x12\n" +
+	"\x04sums\x18\b \x01(\fR\x04sums\"\xb0\x01\n" +
 	"\vListsStored\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
 	"snapshotId\x12/\n" +

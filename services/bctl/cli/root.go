@@ -82,7 +82,7 @@ type Service func(ctx context.Context, c *config.Config, log *slog.Logger) error
 
 // Services are the services of a fleet.
 type Services struct {
-	Walker, Reader, Committer, Pruner Service
+	Walker, Reader, Committer, Pruner, Scrubber Service
 }
 
 // An app is one run of bctl.
@@ -186,8 +186,9 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 		newService(a, "walker", "Run a walker, which lists directories and finds changes", a.services.Walker),
 		newService(a, "reader", "Run a reader, which reads files and stores their content", a.services.Reader),
 		newService(a, "committer", "Run a committer, which assigns work and writes the index", a.services.Committer),
-		newService(a, "pruner", "Run a pruner, which deletes what no snapshot needs", a.services.Pruner))
-	addGroup(root, adminGroup, newCheck(a), newRepair(a), newDoctor(a), newIndex(a), newKey(a), newMigrate(a), newDeploy(a), newCompletion(a), newVersion(a))
+		newService(a, "pruner", "Run a pruner, which deletes what no snapshot needs", a.services.Pruner),
+		newService(a, "scrubber", "Run a scrubber, which proves that packs are undamaged", a.services.Scrubber))
+	addGroup(root, adminGroup, newCheck(a), newScrub(a), newRepair(a), newDoctor(a), newIndex(a), newKey(a), newMigrate(a), newDeploy(a), newCompletion(a), newVersion(a))
 	help := newHelp(a)
 	addGroup(root, adminGroup, help)
 	root.SetHelpCommand(help)

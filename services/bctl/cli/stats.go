@@ -31,6 +31,8 @@ func newStats(a *app) *cobra.Command {
               that were running at that time
   freed       by the prunes of the last day, 30 days and 400 days
   last prune  when it ended, and what it did
+  proven      since when all packs are proven to be undamaged, and those that
+              are damaged or late (bctl scrub show)
 
 To find what is needed, the references of all snapshots are read from the index.
 That takes some seconds per ten million chunks. Nothing is read from the store.`,
@@ -57,6 +59,7 @@ type space struct {
 	condemned time.Time // since when the oldest condemned pack waits for the deletion of its object; zero: none does
 	rowsSince time.Time // since when the oldest row of a deleted pack waits
 
+	scrub                            index.Scrub
 	purges                           []index.PurgeState
 	last                             *index.Prune // nil: never
 	lastDay, last30Days, last400Days int64        // freed by prunes
@@ -126,6 +129,9 @@ func (s *space) count(ctx context.Context, i index.Index) error {
 	if err != nil {
 		return err
 	}
+	if s.scrub, err = i.Scrub(ctx); err != nil {
+		return err
+	}
 	s.now, s.condemned, s.rowsSince, s.forgotten, s.shards = work.Now, work.CondemnedSince, work.RowsSince, len(forgotten), len(needed)
 	for _, numbers := range needed {
 		s.snapshots += len(numbers)
@@ -178,6 +184,7 @@ func (s *space) rows(row rowFunc) {
 	if !s.rowsSince.IsZero() {
 		row("waiting", "rows of deleted packs have waited for running snapshots since %s", happened(s.rowsSince, s.now))
 	}
+	s.proven(row)
 	row("freed", "%s in the last day, %s in 30 days, %s in 400 days", size(s.lastDay), size(s.last30Days), size(s.last400Days))
 	if s.last == nil {
 		row("last prune", "none")
@@ -185,6 +192,18 @@ func (s *space) rows(row rowFunc) {
 	}
 	row("last prune", "%s: deleted %s, freed %s, in %.1f s", happened(s.last.Ended, s.now), counted(s.last.Packs, "pack"),
 		size(s.last.Bytes+s.last.Freed), s.last.Took.Seconds())
+}
+
+// proven describes what scrubbing has proven.
+func (s *space) proven(row rowFunc) {
+	text := provenText(&s.scrub)
+	if n := s.scrub.LatePacks; n > 0 {
+		text += fmt.Sprintf("; %s late (bctl scrub show)", countedAre(n, "pack"))
+	}
+	row("proven", "%s", text)
+	if n := s.scrub.DamagedPacks; n > 0 {
+		row("damaged", "%s: bctl check lists the affected files, and bctl repair has them stored again", counted(n, "pack"))
+	}
 }
 
 // statsJSON is the result of stats. The names are fixed.
@@ -205,6 +224,7 @@ type statsJSON struct {
 	Purges             []pendingPurgeJSON `json:"purges"`         // that are not complete
 	FreedBytes         freedBytesJSON     `json:"freed_bytes"`
 	LastPrune          *lastPruneJSON     `json:"last_prune"` // null: never
+	Scrub              scrubJSON          `json:"scrub"`
 }
 
 type freedBytesJSON struct {
@@ -229,7 +249,7 @@ func newStatsJSON(s *space) statsJSON {
 		StoredBytes: s.stored(), UnusedBytes: s.unusedNow(), PrunableBytes: s.Deletable, StoppedBytes: s.stopped,
 		DeletingSince: jsonTime(s.condemned), RowsSince: jsonTime(s.rowsSince),
 		Locked: s.Locked, LockedBytes: s.LockedBytes, Purges: pendingPurgesJSON(s.purges),
-		FreedBytes: freedBytesJSON{s.lastDay, s.last30Days, s.last400Days},
+		Scrub: newScrubJSON(&s.scrub), FreedBytes: freedBytesJSON{s.lastDay, s.last30Days, s.last400Days},
 	}
 	if p := s.last; p != nil {
 		j.LastPrune = &lastPruneJSON{jsonTime(p.Ended), p.Took.Seconds(), p.Packs, p.Bytes, p.Freed, p.Copied, p.Snapshots}

@@ -40,7 +40,7 @@ func (s *services) flags(a *app, cmd *cobra.Command, roles string) {
 
 func (s *services) check() error {
 	switch flow.Role(s.role) {
-	case "", flow.RoleCommitter, flow.RoleWalker, flow.RoleReader, flow.RolePruner:
+	case "", flow.RoleCommitter, flow.RoleWalker, flow.RoleReader, flow.RolePruner, flow.RoleScrubber:
 	default:
 		return usage("--role %s is not committer, walker, reader or pruner", display(s.role))
 	}

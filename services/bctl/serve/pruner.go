@@ -29,7 +29,7 @@ func Pruner(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	s.waits.end()
 	s.dependOnAll(nil)
 	s.log.Info("pruner started", "store", s.store.String())
-	announcing := s.announcePruner(ctx, c)
+	announcing := s.announceHousekeeper(ctx, c, flow.RolePruner)
 	defer announcing()
 	limited := ratestore.New(s.store, c.Pruner.RequestsPerSecond, c.Pruner.BytesPerSecond)
 	sweep.New(s.leads(), limited, sweep.Options{
@@ -41,17 +41,17 @@ func Pruner(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	return nil
 }
 
-// announcePruner checks whether a pruner is ready, and announces it if NATS is configured, until
-// stop is called. Operators then see that it runs, and whether it is ready.
-func (s *starting) announcePruner(ctx context.Context, c *config.Config) (stop func()) {
+// announceHousekeeper checks whether a pruner or a scrubber is ready, and announces it if NATS is
+// configured, until stop is called. Operators then see that it runs, and whether it is ready.
+func (s *starting) announceHousekeeper(ctx context.Context, c *config.Config, role flow.Role) (stop func()) {
 	ready := newReadiness(false)
 	run, leave := func(ctx context.Context) { ready.look(ctx, s.monitoring) }, func() {}
 	if c.Fleet() {
 		conn, err := open.ServiceNATS(c, workerName(c), s.repository, s.log, nil, nil, nil)
 		if err != nil {
-			s.log.Warn("pruner runs without NATS: bctl worker ls does not list it", "error", err)
+			s.log.Warn("this service runs without NATS: bctl worker ls does not list it", "error", err)
 		} else {
-			a := announce(c, s.monitoring, conn, s.idx, ready, flow.RolePruner)
+			a := announce(c, s.monitoring, conn, s.idx, ready, role)
 			a.also = func(*flow.Instance) {}
 			run, leave = a.run, conn.Close
 		}

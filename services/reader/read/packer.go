@@ -28,6 +28,8 @@ const (
 	// maxOpenBytes bounds the packs being filled, one per snapshot: beyond it the fullest is
 	// uploaded as it is.
 	maxOpenBytes = 4 * pack.TargetBytes
+	// maxSummed is up to how many frames a pack has checksums: more would not fit into a message.
+	maxSummed = 8192
 	// fullBuffers is how many open packs start with a buffer for a full pack. If there are more,
 	// the others start with a small one.
 	fullBuffers = 4
@@ -226,6 +228,12 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 		return err
 	}
 	defer p.reuse(data)
+	var sums pack.Sums
+	if frames := open.writer.FrameBytes(); len(frames) <= maxSummed {
+		if sums, err = pack.SumsOf(data, frames); err != nil {
+			return err
+		}
+	}
 	started := time.Now()
 	// A failed Put may leave an orphan object: the pack's name is not used again.
 	if err := p.svc.whileAccepted(ctx, func(ctx context.Context) error {
@@ -238,7 +246,7 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 	p.svc.opts.Metrics.Pack(len(data), took)
 	m := &backup.PackStored{
 		Snapshot: open.snapshot, Pack: open.ref.id, StoredBytes: int64(len(data)),
-		FrameBytes: slices.Clone(open.writer.FrameBytes()), Chunks: open.places,
+		FrameBytes: slices.Clone(open.writer.FrameBytes()), Sums: sums, Chunks: open.places,
 	}
 	return p.svc.untilSent(ctx, "pack "+m.Pack.String(), func() error { return p.svc.sendPack(ctx, m) })
 }

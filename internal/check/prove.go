@@ -1,0 +1,68 @@
+package check
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// A PlaceReader returns the places of chunks in packs.
+type PlaceReader interface {
+	Places(ctx context.Context, rows []int64) iter.Seq2[index.PlaceOf, error]
+}
+
+// ProvePack reads a whole pack with one request, and compares it with its checksums, without a key.
+// It returns what is damaged, or nil. buf is storage for the bytes, which it returns. Damage to
+// frames in which the index places nothing is none: a repair has dropped them, and the pack will be
+// thinned. An error reports that the store or the index did not answer.
+func ProvePack(ctx context.Context, s pack.Ranger, places PlaceReader, repository backup.RepositoryID, p *index.PackToProve, buf []byte) ([]byte, *Finding, error) {
+	if p.Bytes > pack.MaxBytes || p.Bytes < 0 {
+		return buf, damageOf(p.Row, p.PackPlace, fmt.Sprintf("the index says that it has %d bytes", p.Bytes)), nil
+	}
+	data, err := s.GetRange(ctx, buf, store.PackName(p.Snapshot, p.Object), p.Offset, p.Bytes)
+	if err == nil {
+		buf = data
+		var damaged []uint32
+		if damaged, err = pack.Prove(data, repository, cmp.Or(p.Sealed, p.PackPlace.Pack), p.FrameBytes, p.Sums); err == nil && damaged == nil {
+			return buf, nil, nil
+		}
+		if err == nil {
+			f := damageOf(p.Row, p.PackPlace, fmt.Sprintf("%d of its %d frames do not match their checksums", len(damaged), len(p.FrameBytes)))
+			f.Damage.Whole, f.Damage.Frames = false, map[uint32]bool{}
+			for _, n := range damaged {
+				f.Damage.Frames[n] = true
+			}
+			f, err := needed(ctx, places, f)
+			return buf, f, err
+		}
+	}
+	if fatal(err) {
+		return buf, nil, err
+	}
+	return buf, damageOf(p.Row, p.PackPlace, err.Error()), nil
+}
+
+// damageOf returns a finding of a whole pack.
+func damageOf(row int64, at index.PackPlace, text string) *Finding {
+	return &Finding{Kind: Pack, Object: store.PackName(at.Snapshot, at.Object), Text: text, Damage: &Damage{Row: row, Pack: at, Whole: true}}
+}
+
+// needed returns nil if the index places nothing in the damaged frames of a pack: they were dropped
+// by a repair, and the pack will be thinned.
+func needed(ctx context.Context, places PlaceReader, f *Finding) (*Finding, error) {
+	for place, err := range places.Places(ctx, []int64{f.Damage.Row}) {
+		if err != nil {
+			return nil, err
+		}
+		if f.Damage.Has(&place) {
+			return f, nil
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,168 @@
+package entindex
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+const (
+	// since is when a pack was noted, proven, or found to be damaged.
+	since = `CASE WHEN damaged > noted AND damaged > proven THEN damaged WHEN proven > noted THEN proven ELSE noted END`
+	// due is the time, in thousandths of the time that is allowed, after which a pack is proven
+	// again: it spreads packs that were registered one after another.
+	due = `CASE WHEN proven = 0 THEN id * 619 % 1000 * 19 / 20 ELSE 700 + id * 619 % 1000 / 4 END`
+
+	selectScrub = `SELECT within, bytes, requests, CASE WHEN day_began BETWEEN $1 AND $2 THEN day_bytes ELSE 0 END,
+    CASE WHEN day_began BETWEEN $1 AND $2 THEN day_requests ELSE 0 END FROM scrub`
+	selectProven = `
+SELECT count(*), coalesce(CAST(sum(stored_bytes) AS bigint), 0),
+    coalesce(sum(CASE WHEN proven = 0 THEN 1 ELSE 0 END), 0), coalesce(CAST(sum(CASE WHEN proven = 0 THEN stored_bytes ELSE 0 END) AS bigint), 0),
+    coalesce(sum(CASE WHEN length(sums) = 0 THEN 1 ELSE 0 END), 0), coalesce(sum(CASE WHEN adopted THEN 1 ELSE 0 END), 0),
+    coalesce(sum(CASE WHEN damaged <> 0 THEN 1 ELSE 0 END), 0), coalesce(CAST(sum(CASE WHEN damaged <> 0 THEN stored_bytes ELSE 0 END) AS bigint), 0),
+    coalesce(sum(CASE WHEN damaged = 0 AND ` + since + ` < $1 THEN 1 ELSE 0 END), 0),
+    coalesce(CAST(sum(CASE WHEN damaged = 0 AND ` + since + ` < $1 THEN stored_bytes ELSE 0 END) AS bigint), 0),
+    coalesce(min(CASE WHEN damaged = 0 THEN ` + since + ` END), 0)
+FROM packs WHERE NOT condemned`
+	updateScrub = `UPDATE scrub SET within = $1, bytes = $2, requests = $3`
+
+	packToProve = `SELECT id, pack, snapshot, object, object_offset, stored_bytes, sealed, frame_bytes, sums, adopted, ` + since + `, damage FROM packs WHERE NOT condemned AND `
+	selectDue   = packToProve + `(` + since + ` < $1 OR damaged = 0 AND ` + since + ` + (SELECT within FROM scrub) * 1000 * (` + due + `) <= $2 OR damaged <> 0 AND damaged < $3) ORDER BY 11, 1 LIMIT $4`
+
+	selectDamaged = packToProve + `damaged <> 0 ORDER BY id`
+
+	noteProofs = `
+UPDATE packs AS k SET proven = CASE WHEN r.result = 'proven' THEN {now} ELSE k.proven END,
+    noted = CASE WHEN r.result = 'adopted' THEN {now} ELSE k.noted END, adopted = k.adopted OR r.result = 'adopted',
+    sums = CASE WHEN r.result = 'adopted' THEN {unhex r.sums} ELSE k.sums END,
+    damaged = CASE WHEN r.result = 'damaged' THEN {now} ELSE 0 END, damage = r.damage
+FROM {rows $1 AS r (id bigint, result text, sums text, damage text)} WHERE k.id = r.id AND NOT k.condemned`
+	inDay     = `day_began BETWEEN {now} - $1 AND {now}`
+	countRead = `
+UPDATE scrub SET day_bytes = CASE WHEN ` + inDay + ` THEN day_bytes ELSE 0 END + $2,
+    day_requests = CASE WHEN ` + inDay + ` THEN day_requests ELSE 0 END + $3,
+    day_began = CASE WHEN ` + inDay + ` THEN day_began ELSE {now} END`
+)
+
+// Scrub implements index.Scrubbing.
+func (x *Index) Scrub(ctx context.Context) (s index.Scrub, err error) {
+	if s.Now, err = x.Backend.Clock(ctx); err != nil {
+		return s, err
+	}
+	err = x.query(ctx, selectScrub, []any{s.Now.Add(-index.ScrubDay).UnixMicro(), s.Now.UnixMicro()}, func(scan func(...any) error) error {
+		var within int64
+		err := scan(&within, &s.PerDay.Bytes, &s.PerDay.Requests, &s.Today.Bytes, &s.Today.Requests)
+		s.Within = time.Duration(within) * time.Second
+		return err
+	})
+	if err != nil {
+		return s, err
+	}
+	err = x.query(ctx, selectProven, []any{s.Now.Add(-s.Within).UnixMicro()}, func(scan func(...any) error) error {
+		var oldest int64
+		err := scan(&s.Packs, &s.Bytes, &s.UnprovenPacks, &s.UnprovenBytes, &s.UnknownPacks, &s.AdoptedPacks, &s.DamagedPacks, &s.DamagedBytes,
+			&s.LatePacks, &s.LateBytes, &oldest)
+		s.Oldest = fromMicros(oldest)
+		return err
+	})
+	return s, err
+}
+
+// SetScrub implements index.Scrubbing.
+func (x *Index) SetScrub(ctx context.Context, s index.ScrubSettings, by string) error {
+	if err := s.Check(); err != nil {
+		return err
+	}
+	if err := checkReason(by, ""); err != nil {
+		return err
+	}
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		if err := tx.exec(ctx, updateScrub, int64(s.Within/time.Second), s.PerDay.Bytes, s.PerDay.Requests); err != nil {
+			return err
+		}
+		return tx.writeLog(ctx, by, actionScrub, "scrub", fmt.Sprintf("proven within %s; a day, %d bytes and %d requests at most (0: no limit)",
+			s.Within, s.PerDay.Bytes, s.PerDay.Requests))
+	})
+}
+
+// ToProve implements index.Scrubbing.
+func (x *Index) ToProve(ctx context.Context, before time.Time, limit int) ([]index.PackToProve, error) {
+	now, err := x.Backend.Clock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	micros := int64(0)
+	if !before.IsZero() {
+		micros = before.UnixMicro()
+	}
+	return listOf(ctx, x.query, selectDue, []any{micros, now.UnixMicro(), now.Add(-index.ScrubDay).UnixMicro(), limit}, readPackToProve)
+}
+
+// DamagedPacks implements index.Scrubbing.
+func (x *Index) DamagedPacks(ctx context.Context) ([]index.PackToProve, error) {
+	return listOf(ctx, x.query, selectDamaged, nil, readPackToProve)
+}
+
+func readPackToProve(scan func(...any) error) (p index.PackToProve, err error) {
+	var pack, snapshot, object uuid.UUID
+	var sealed uuid.NullUUID
+	var frames []byte
+	var since int64
+	if err := scan(&p.Row, &pack, &snapshot, &object, &p.Offset, &p.Bytes, &sealed, &frames, &p.Sums, &p.Adopted, &since, &p.Damage); err != nil {
+		return p, err
+	}
+	p.Pack, p.Snapshot, p.Object, p.Sealed = backup.PackID(pack), backup.SnapshotID(snapshot), backup.PackID(object), backup.PackID(sealed.UUID)
+	p.Since = fromMicros(since)
+	p.FrameBytes, err = framesOf(p.Row, frames)
+	return p, err
+}
+
+// A proofRow is a proof as NoteProofs sends it to the database.
+type proofRow struct {
+	ID     int64  `json:"id"`
+	Result string `json:"result"`
+	Sums   string `json:"sums"`
+	Damage string `json:"damage"`
+}
+
+// NoteProofs implements index.Scrubbing. It locks packs in the order of their ids, in which batches
+// lock them too. It need not be durable: what is lost is proven again.
+func (x *Index) NoteProofs(ctx context.Context, t index.Term, proofs []index.Proof, read index.ScrubCost) error {
+	rows, ids := make([]proofRow, len(proofs)), make([]int64, len(proofs))
+	for i, p := range proofs {
+		ids[i], rows[i] = p.Row, proofRow{ID: p.Row, Result: "proven"}
+		switch {
+		case p.Damage != "":
+			rows[i].Result, rows[i].Damage = "damaged", text(p.Damage, maxErrorBytes)
+		case p.Adopt != nil:
+			rows[i].Result, rows[i].Sums = "adopted", hex.EncodeToString(p.Adopt)
+		}
+	}
+	slices.Sort(ids)
+	list, err := json.Marshal(rows)
+	if err != nil {
+		return err
+	}
+	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		if err := tx.checkTerm(ctx, t); err != nil {
+			return err
+		}
+		if err := eachOf(ctx, tx, lockPackRows, ids, func(func(...any) error) error { return nil }); err != nil {
+			return err
+		}
+		if len(rows) > 0 {
+			if err := tx.exec(ctx, noteProofs, string(list)); err != nil {
+				return err
+			}
+		}
+		return tx.exec(ctx, countRead, index.ScrubDay.Microseconds(), read.Bytes, read.Requests)
+	})
+}

@@ -1,0 +1,178 @@
+package indextest
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// toProve returns the rows of the packs that are to be proven.
+func (f *fixture) toProve(before time.Time) (rows []int64) {
+	f.Helper()
+	packs, err := f.x.ToProve(f.ctx, before, 100)
+	f.must(err)
+	for i := range packs {
+		rows = append(rows, packs[i].Row)
+	}
+	return rows
+}
+
+func (f *fixture) scrubbed() index.Scrub {
+	f.Helper()
+	s, err := f.x.Scrub(f.ctx)
+	f.must(err)
+	return s
+}
+
+// age moves all times of a pack into the past.
+func (f *fixture) age(row int64, by time.Duration) {
+	f.Helper()
+	for _, column := range []string{"noted", "proven", "damaged"} {
+		_, err := f.db.SQL.ExecContext(f.ctx, fmt.Sprintf("UPDATE packs SET %[1]s = %[1]s - %[2]d WHERE id = %[3]d AND %[1]s > 0", column, by.Microseconds(), row))
+		f.must(err)
+	}
+}
+
+// A pack is noted with its checksums, proven, found to be damaged, and proven again. Without
+// checksums, those of the first scrub are adopted, which is no proof.
+func testScrub(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	s, _ := f.batchesOf("a")
+	sound, older := packOf(s, 1, 2, 3, 4), packOf(s, 5)
+	sound.Sums = bytes.Repeat([]byte{7}, 24)
+	f.accept(index.Result{Pack: sound})
+	f.accept(index.Result{Pack: older})
+	rows := f.packRows(sound, older)
+	state := f.scrubbed()
+	if state.Packs != 2 || state.Bytes != 500 || state.UnprovenPacks != 2 || state.UnknownPacks != 1 || state.AdoptedPacks+state.DamagedPacks+state.LatePacks != 0 ||
+		state.Within != 30*24*time.Hour || state.Oldest.IsZero() || state.Now.Sub(state.Oldest) > time.Hour {
+		t.Fatalf("%+v", state)
+	}
+	before := time.Now().Add(time.Hour)
+	packs, err := f.x.ToProve(f.ctx, before, 1)
+	f.must(err)
+	if len(packs) != 1 || packs[0].Pack != sound.Pack || !bytes.Equal(packs[0].Sums, sound.Sums) || packs[0].Adopted || !slices.Equal(packs[0].FrameBytes, sound.FrameBytes) {
+		t.Fatalf("%+v", packs)
+	}
+
+	term := f.lead("scrubber", "first", time.Minute, true)
+	stale := term
+	stale.Epoch--
+	read := index.ScrubCost{Requests: 2, Bytes: 500}
+	f.wants(f.x.NoteProofs(f.ctx, stale, nil, read), index.ErrNotLeading)
+	adopted := bytes.Repeat([]byte{9}, 16)
+	f.must(f.x.NoteProofs(f.ctx, term, []index.Proof{{Row: rows[1], Adopt: adopted}, {Row: rows[0]}}, read))
+	state = f.scrubbed()
+	if state.UnprovenPacks != 1 || state.UnprovenBytes != 100 || state.UnknownPacks != 0 || state.AdoptedPacks != 1 || state.Today != read {
+		t.Errorf("%+v", state)
+	}
+	for frames, err := range f.x.Frames(f.ctx) {
+		f.must(err)
+		if frames.Row == rows[1] && (!frames.Adopted || !bytes.Equal(frames.Sums, adopted)) {
+			t.Errorf("%+v", frames)
+		}
+	}
+
+	f.must(f.x.NoteProofs(f.ctx, term, []index.Proof{{Row: rows[0], Damage: "a frame is\x00 damaged"}, {Row: 1 << 40}}, read))
+	state = f.scrubbed()
+	damaged, err := f.x.DamagedPacks(f.ctx)
+	f.must(err)
+	if state.DamagedPacks != 1 || state.DamagedBytes != 400 || state.Today.Requests != 4 || len(damaged) != 1 || damaged[0].Row != rows[0] || damaged[0].Damage != "a frame is\ufffd damaged" {
+		t.Errorf("%+v, %+v", state, damaged)
+	}
+	f.must(f.x.NoteProofs(f.ctx, term, []index.Proof{{Row: rows[0]}}, index.ScrubCost{}))
+	if state = f.scrubbed(); state.DamagedPacks != 0 || state.UnprovenPacks != 1 {
+		t.Errorf("%+v", state)
+	}
+	f.must(f.x.Condemn(f.ctx, f.lead("pruner", "first", time.Minute, true), rows[:1]))
+	f.must(f.x.NoteProofs(f.ctx, term, []index.Proof{{Row: rows[0], Damage: "it is missing"}}, index.ScrubCost{}))
+	if state = f.scrubbed(); state.Packs != 1 || state.DamagedPacks != 0 {
+		t.Errorf("a pack that is being deleted is damaged: %+v", state)
+	}
+	if got := f.toProve(before); !slices.Equal(got, rows[1:]) {
+		t.Errorf("to prove: %d, want %d", got, rows[1:])
+	}
+}
+
+// Packs that were stored at once are due one by one, and each of them in time. A damaged one is due
+// after a day. The limit of a day ends with the day.
+func testScrubDue(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	s, _ := f.batchesOf("a")
+	packs := make([]*backup.PackStored, 40)
+	for i := range packs {
+		packs[i] = packOf(s, i)
+		f.accept(index.Result{Pack: packs[i]})
+	}
+	rows := f.packRows(packs...)
+	const within = 1000 * time.Hour
+	wrong := index.ScrubSettings{Within: time.Minute}
+	f.wants(f.x.SetScrub(f.ctx, wrong, "me"), backup.ErrInvalid)
+	f.must(f.x.SetScrub(f.ctx, index.ScrubSettings{Within: within, PerDay: index.ScrubCost{Requests: 10, Bytes: 1 << 40}}, "me"))
+	term := f.lead("scrubber", "first", time.Minute, true)
+	wantDue := func(when string, least, most int) []int64 {
+		t.Helper()
+		due := f.toProve(time.Time{})
+		if len(due) < least || len(due) > most {
+			t.Errorf("%s: %d packs are due, want %d to %d", when, len(due), least, most)
+		}
+		return due
+	}
+	ageAll := func(by time.Duration) {
+		for _, row := range rows {
+			f.age(row, by)
+		}
+	}
+	wantDue("at first", 0, 1)
+	ageAll(within / 2)
+	wantDue("after half of the time", 16, 26)
+	ageAll(within * 9 / 20)
+	proofs := make([]index.Proof, 0, len(rows))
+	for _, row := range wantDue("before the time is over", 40, 40) {
+		proofs = append(proofs, index.Proof{Row: row})
+	}
+	f.must(f.x.NoteProofs(f.ctx, term, proofs, index.ScrubCost{Requests: 7, Bytes: 5}))
+	wantDue("when all are proven", 0, 0)
+	ageAll(within * 69 / 100)
+	wantDue("a proof is good for two thirds", 0, 0)
+	ageAll(within * 13 / 100)
+	wantDue("in the last third", 12, 28)
+	f.must(f.x.NoteProofs(f.ctx, term, []index.Proof{{Row: rows[3], Damage: "x"}}, index.ScrubCost{}))
+	f.age(rows[3], 23*time.Hour)
+	if slices.Contains(f.toProve(time.Time{}), rows[3]) {
+		t.Error("a damaged pack is due at once")
+	}
+	f.age(rows[3], 2*time.Hour)
+	if !slices.Contains(f.toProve(time.Time{}), rows[3]) {
+		t.Error("a damaged pack is not due after a day")
+	}
+	ageAll(within / 4)
+	state := f.scrubbed()
+	if state.LatePacks != 39 || state.LateBytes != 3900 {
+		t.Errorf("%+v", state)
+	}
+	if left := state.Left(); left.Requests != 3 || left.Bytes != 1<<40-5 || state.Days() != 4 {
+		t.Errorf("%+v left, %g days", left, state.Days())
+	}
+	_, err := f.db.SQL.ExecContext(f.ctx, fmt.Sprintf("UPDATE scrub SET day_began = day_began - %d", (25*time.Hour).Microseconds()))
+	f.must(err)
+	if left := f.scrubbed().Left(); left.Requests != 10 {
+		t.Errorf("after a day: %+v left", left)
+	}
+	f.must(f.x.NoteProofs(f.ctx, term, nil, index.ScrubCost{Requests: 1}))
+	if left := f.scrubbed().Left(); left.Requests != 9 {
+		t.Errorf("on the next day: %+v left", left)
+	}
+	for e, err := range f.x.Log(f.ctx, time.Time{}) {
+		f.must(err)
+		if e.Action == "scrub" && e.By == "me" {
+			return
+		}
+	}
+	t.Error("the log has no entry of the settings")
+}

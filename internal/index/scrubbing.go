@@ -1,0 +1,116 @@
+package index
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// Scrubbing is the part of the index with which packs are proven to be in the store as they were
+// sealed, without a key (docs/decisions/0041-scrubbing.md).
+//
+// A pack is due for a proof before the time that the settings allow is over. The first proof of a
+// pack is due at any time within it, and each further one in its last third. Which time that is
+// depends on the row of the pack, so that packs that were stored together are proven one by one. A
+// pack whose proof has failed is due again after a day.
+type Scrubbing interface {
+	// Scrub returns the settings of scrubbing, and what is proven now.
+	Scrub(ctx context.Context) (Scrub, error)
+	// SetScrub changes the settings of scrubbing. It fails with backup.ErrInvalid if one is wrong.
+	// The log notes it.
+	SetScrub(ctx context.Context, s ScrubSettings, by string) error
+	// ToProve returns the first limit packs, by Since, of those that are due or that were last
+	// noted or proven before a time.
+	ToProve(ctx context.Context, before time.Time, limit int) ([]PackToProve, error)
+	// DamagedPacks returns the packs whose last proof has failed.
+	DamagedPacks(ctx context.Context) ([]PackToProve, error)
+	// NoteProofs notes the results of proofs, and what these have read, in one transaction. It
+	// passes over packs that were condemned or replaced meanwhile. It fails with ErrNotLeading once
+	// the term has ended.
+	NoteProofs(ctx context.Context, t Term, proofs []Proof, read ScrubCost) error
+}
+
+// ScrubSettings are the settings of scrubbing.
+type ScrubSettings struct {
+	Within time.Duration // all packs are proven within this time
+	PerDay ScrubCost     // what that may read a day; 0: no limit
+}
+
+// Check fails with backup.ErrInvalid if a setting is wrong.
+func (s *ScrubSettings) Check() error {
+	if s.Within < time.Hour || s.Within > 100*365*24*time.Hour || s.Within%time.Second != 0 {
+		return fmt.Errorf("all is proven within %s: from an hour to 100 years, in seconds, is possible: %w", s.Within, backup.ErrInvalid)
+	}
+	if s.PerDay.Bytes < 0 || s.PerDay.Requests < 0 {
+		return fmt.Errorf("%d bytes and %d requests a day: %w", s.PerDay.Bytes, s.PerDay.Requests, backup.ErrInvalid)
+	}
+	return nil
+}
+
+// A ScrubCost is what scrubbing reads from the store.
+type ScrubCost struct{ Requests, Bytes int64 }
+
+// A Scrub is the state of scrubbing. Packs that are condemned are not counted.
+type Scrub struct {
+	ScrubSettings
+	Now time.Time // of the database
+	// Today is what was read of what PerDay allows, within ScrubDay after the first read.
+	Today ScrubCost
+
+	Packs, Bytes                 int64
+	UnprovenPacks, UnprovenBytes int64 // that were never proven
+	UnknownPacks                 int64 // of which the index has no checksums yet
+	AdoptedPacks                 int64 // whose checksums are those of the first scrub
+	DamagedPacks, DamagedBytes   int64 // whose last proof has failed
+	// LatePacks were neither noted nor proven within the time that the settings allow.
+	LatePacks, LateBytes int64
+	// Oldest: all packs but the damaged ones were noted or proven since then; zero: there are none.
+	Oldest time.Time
+}
+
+// ScrubDay is the period for which ScrubSettings.PerDay holds.
+const ScrubDay = 24 * time.Hour
+
+// Left returns what may still be read today. A limit of 0 leaves math.MaxInt64.
+func (s Scrub) Left() ScrubCost {
+	return ScrubCost{left(s.PerDay.Requests, s.Today.Requests), left(s.PerDay.Bytes, s.Today.Bytes)}
+}
+
+func left(limit, used int64) int64 {
+	if limit == 0 {
+		return 1<<63 - 1
+	}
+	return max(0, limit-used)
+}
+
+// Days returns how many days it takes to prove all packs within the limits; 0: there are none.
+func (s Scrub) Days() float64 {
+	days := 0.0
+	if limit := s.PerDay.Bytes; limit > 0 {
+		days = float64(s.Bytes) / float64(limit)
+	}
+	if limit := s.PerDay.Requests; limit > 0 {
+		days = max(days, float64(s.Packs)/float64(limit))
+	}
+	return days
+}
+
+// A PackToProve is a pack, and what is known of its bytes.
+type PackToProve struct {
+	Row int64
+	PackPlace
+	PackSums
+	FrameBytes []uint32
+	Since      time.Time // when it was noted, proven, or found to be damaged
+	Damage     string    // why its last proof has failed; empty: it has not
+}
+
+// A Proof is the result of reading a pack: it is what its checksums say, unless one of these fields
+// is set.
+type Proof struct {
+	Row    int64
+	Adopt  []byte // the checksums of a pack of which none were known
+	Damage string
+}

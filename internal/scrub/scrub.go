@@ -1,0 +1,218 @@
+// Package scrub proves that the packs in the store are still what was sealed. It reads whole packs
+// and compares them with the checksums in the index (pack.Sums), which readers have made of what
+// they sealed. It needs no key (I15), changes nothing in the store, and cannot read content.
+//
+// Run reads the packs that are due (index.Scrubbing), longest ago first, until none is left or the
+// limit of the day is reached. It notes the results of a group of packs in one transaction. So a
+// run that ends early loses the proofs of one group, and the next one continues there.
+//
+//	pack                      what is noted
+//	as its checksums say      when it was proven
+//	without checksums         the checksums of what was read. That is no proof: it is compared with
+//	                          them from now on
+//	missing or damaged        why. bctl check finds the affected files, and bctl repair has them
+//	                          stored again. It is due again after a day
+//	the store does not answer nothing: Run fails
+package scrub
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/check"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/leading"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// Role is the role for which a scrub leads.
+const Role = "scrubber"
+
+// ErrBusy reports that another process scrubs this repository.
+var ErrBusy = errors.New("another scrub of this repository is running")
+
+// atATime is how many packs are read at a time, each into memory.
+const atATime = 2
+
+// A group is noted in one transaction.
+const (
+	groupPacks = 64
+	groupBytes = 1 << 30
+)
+
+// An Index is the part of the index that a scrub uses.
+type Index interface {
+	index.Scrubbing
+	index.Leading
+	check.PlaceReader
+}
+
+// Options are the settings of a Run.
+type Options struct {
+	Index      Index
+	Store      pack.Ranger
+	Repository backup.RepositoryID
+	Holder     string // a name of this process that no other has
+	Log        *slog.Logger
+
+	// All proves also the packs that are not due.
+	All bool
+	// Most is what this run may read, within the limits of the day; 0: no other limit.
+	Most index.ScrubCost
+	// Progress, if not nil, is called after each pack, one call at a time.
+	Progress func(Summary)
+	// Damaged, if not nil, is called with each damaged pack.
+	Damaged func(*check.Finding)
+}
+
+// A Summary is what a Run has done.
+type Summary struct {
+	Proven, Adopted, Damaged int64 // packs
+	Read                     index.ScrubCost
+	// Limited: more is due, but the limits do not allow more.
+	Limited bool
+}
+
+// Run proves the packs that are due. It fails with ErrBusy while another process scrubs.
+func Run(ctx context.Context, o Options) (s Summary, err error) {
+	r := &run{Options: o, buffers: make(chan []byte, atATime)}
+	for range atATime {
+		r.buffers <- nil
+	}
+	led, err := leading.Lead(ctx, o.Index, Role, o.Holder, func(ctx context.Context, t index.Term) error {
+		r.term = t
+		return r.prove(ctx)
+	})
+	if err == nil && !led {
+		err = ErrBusy
+	}
+	return r.summary, err
+}
+
+// A run is one Run.
+type run struct {
+	Options
+	term    index.Term
+	buffers chan []byte
+
+	mu      sync.Mutex // guards what follows
+	summary Summary
+	proofs  []index.Proof
+}
+
+// prove proves group after group.
+func (r *run) prove(ctx context.Context) error {
+	state, err := r.Index.Scrub(ctx)
+	if err != nil {
+		return err
+	}
+	before := time.Time{}
+	if r.All {
+		before = state.Now
+	}
+	left := state.Left()
+	if r.Most.Bytes > 0 {
+		left.Bytes = min(left.Bytes, r.Most.Bytes)
+	}
+	if r.Most.Requests > 0 {
+		left.Requests = min(left.Requests, r.Most.Requests)
+	}
+	for {
+		due, err := r.Index.ToProve(ctx, before, groupPacks)
+		if err != nil || len(due) == 0 {
+			return err
+		}
+		n, cost := fitting(due, left)
+		if n == 0 {
+			r.summary.Limited = true
+			return nil
+		}
+		left.Requests, left.Bytes = left.Requests-cost.Requests, left.Bytes-cost.Bytes
+		if err := r.group(ctx, due[:n], cost); err != nil {
+			return err
+		}
+	}
+}
+
+// fitting returns how many of the packs, from the first one on, form the next group.
+func fitting(due []index.PackToProve, left index.ScrubCost) (n int, cost index.ScrubCost) {
+	for i := range due {
+		bytes := cost.Bytes + due[i].Bytes
+		if cost.Requests == left.Requests || bytes > left.Bytes || i > 0 && bytes > groupBytes {
+			break
+		}
+		n, cost = i+1, index.ScrubCost{Requests: cost.Requests + 1, Bytes: bytes}
+	}
+	return n, cost
+}
+
+// group proves some packs, and notes the results. If it fails, what was read counts all the same.
+func (r *run) group(ctx context.Context, packs []index.PackToProve, cost index.ScrubCost) error {
+	r.proofs = r.proofs[:0]
+	g, reading := errgroup.WithContext(ctx)
+	g.SetLimit(atATime)
+	for i := range packs {
+		g.Go(func() error { return r.one(reading, &packs[i]) })
+	}
+	err := g.Wait()
+	return errors.Join(err, r.Index.NoteProofs(context.WithoutCancel(ctx), r.term, r.proofs, cost))
+}
+
+// one proves a pack.
+func (r *run) one(ctx context.Context, p *index.PackToProve) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	buf := <-r.buffers
+	data, f, err := check.ProvePack(ctx, r.Store, r.Index, r.Repository, p, buf[:0])
+	defer func() { r.buffers <- data }()
+	if err != nil {
+		return err
+	}
+	proof := index.Proof{Row: p.Row}
+	switch {
+	case f != nil:
+		proof.Damage = f.Text
+	case len(p.Sums) == 0:
+		if proof.Adopt, err = pack.SumsOf(data, p.FrameBytes); err != nil {
+			return err // ProvePack has compared the same
+		}
+	}
+	r.note(p, proof)
+	if f != nil {
+		if p.Damage == "" {
+			r.Log.Error("a pack is damaged or missing: bctl check lists the affected files, and bctl repair has them stored again",
+				"pack", p.Pack.String(), "object", store.PackName(p.Snapshot, p.Object), "error", f.Text)
+		}
+		if r.Damaged != nil {
+			r.Damaged(f)
+		}
+	}
+	return nil
+}
+
+func (r *run) note(p *index.PackToProve, proof index.Proof) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.proofs = append(r.proofs, proof)
+	r.summary.Read.Requests++
+	r.summary.Read.Bytes += p.Bytes
+	switch {
+	case proof.Damage != "":
+		r.summary.Damaged++
+	case proof.Adopt != nil:
+		r.summary.Adopted++
+	default:
+		r.summary.Proven++
+	}
+	if r.Progress != nil {
+		r.Progress(r.summary)
+	}
+}

@@ -1,0 +1,312 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/check"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/process"
+	"github.com/bctl/bctl/internal/scrub"
+)
+
+type scrubCommand struct {
+	app     *app
+	all     bool
+	most    index.ScrubCost
+	packs   int
+	started time.Time
+}
+
+func newScrub(a *app) *cobra.Command {
+	c := &scrubCommand{app: a}
+	cmd := &cobra.Command{
+		Use:   "scrub",
+		Short: "Prove without a key that packs are undamaged",
+		Long: `Proves that packs are still what was sealed: it reads them as a whole from the
+store, and compares them with checksums in the index. It needs no identity, and
+writes nothing to the store.
+
+Without flags, it proves what is due, the oldest proof first. All packs are due
+within 30 days (bctl scrub set), a few of them each day: run it daily. In a
+fleet, scrubbers do that (bctl scrubber). If it is interrupted, run it again:
+what was proven is not read again.
+
+The index does not have the checksums of packs that former versions have stored,
+or that were rebuilt. The first scrub notes those of what it reads, and further
+ones compare with them. bctl check --read-data proves such packs with an
+identity.
+
+If a pack is damaged, the exit status is 1. bctl check then lists the affected
+files, and bctl repair has them stored again.`,
+		Example: `  bctl scrub
+  bctl scrub --all
+  bctl scrub --max-bytes 100GB
+  bctl scrub show`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
+	}
+	cmd.Flags().BoolVar(&c.all, "all", false, "prove all packs, also those that are not due")
+	sizeFlag(cmd.Flags(), &c.most.Bytes, "max-bytes", "read at most this `SIZE`")
+	numberFlag(cmd.Flags(), &c.packs, "max-requests", 0, 0, most, "make at most this `NUMBER` of requests, one for each pack; 0: no limit")
+	cmd.AddCommand(newScrubShow(a), newScrubSet(a))
+	return cmd
+}
+
+func (c *scrubCommand) run(ctx context.Context) error {
+	r, err := c.app.openRepository(ctx, toWrite)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	before, err := r.index.Scrub(ctx)
+	if err != nil {
+		return err
+	}
+	c.started, c.most.Requests = time.Now(), int64(c.packs)
+	var progress atomic.Pointer[scrub.Summary]
+	progress.Store(&scrub.Summary{})
+	stop := c.app.animate(func() string {
+		now := progress.Load()
+		text := fmt.Sprintf("%s  proving packs  %s", clock(time.Since(c.started)), size(now.Read.Bytes))
+		if c.all {
+			text += fmt.Sprintf(" of %s (%s)", size(before.Bytes), percent(now.Read.Bytes, before.Bytes))
+		}
+		return text
+	})
+	var damaged []*check.Finding
+	summary, err := scrub.Run(ctx, scrub.Options{
+		Index: r.index, Store: r.store, Repository: r.object.Repository.ID, Holder: holder(), Log: c.app.log, All: c.all, Most: c.most,
+		Progress: func(s scrub.Summary) { progress.Store(&s) },
+		Damaged:  func(f *check.Finding) { damaged = append(damaged, f) },
+	})
+	stop()
+	switch {
+	case errors.Is(err, scrub.ErrBusy):
+		return &busyError{err.Error() + "; run this command again when that has ended"}
+	case errors.Is(err, process.ErrInterrupted):
+		c.app.term.println("Run the command again to continue; what was proven is not read again.")
+	case errors.Is(err, fs.ErrPermission):
+		err = fmt.Errorf("%w (in a fleet with roles, only scrubbers and the admin note proofs: start bctl scrubber)", err)
+	}
+	if err != nil {
+		return err
+	}
+	after, err := r.index.Scrub(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.report(&summary, &after, damaged), scrubFailed(&summary))
+}
+
+// scrubFailed returns the error of a scrub that has found damage.
+func scrubFailed(s *scrub.Summary) error {
+	if s.Damaged == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s damaged or missing: bctl check lists the affected files, and bctl repair has them stored again", countedAre(s.Damaged, "pack"))
+}
+
+// countedAre is counted, with the verb.
+func countedAre(n int64, what string) string {
+	if n == 1 {
+		return counted(n, what) + " is"
+	}
+	return counted(n, what) + " are"
+}
+
+// report prints what a scrub has done.
+func (c *scrubCommand) report(s *scrub.Summary, state *index.Scrub, damaged []*check.Finding) error {
+	if c.app.json {
+		object := struct {
+			Type           string             `json:"type"` // scrub
+			Proven         int64              `json:"proven_packs"`
+			Adopted        int64              `json:"adopted_packs"`
+			Damaged        []scrubFindingJSON `json:"damaged"`
+			Requests       int64              `json:"requests"`
+			Bytes          int64              `json:"bytes"`
+			Limited        bool               `json:"limited"` // more is due than the limits allow
+			ElapsedSeconds float64            `json:"elapsed_seconds"`
+			State          scrubJSON          `json:"state"`
+		}{"scrub", s.Proven, s.Adopted, []scrubFindingJSON{}, s.Read.Requests, s.Read.Bytes, s.Limited, time.Since(c.started).Seconds(), newScrubJSON(state)}
+		for _, f := range damaged {
+			object.Damaged = append(object.Damaged, scrubFindingJSON{f.Object, f.Text})
+		}
+		return c.app.print(object)
+	}
+	for _, f := range damaged {
+		fmt.Fprintf(c.app.out, "%s: %s\n", f.Object, f.Text)
+	}
+	text := fmt.Sprintf("proved %s (read %s in %.1f s)\n", counted(s.Proven, "pack"), size(s.Read.Bytes), time.Since(c.started).Seconds())
+	if s.Adopted > 0 {
+		text += fmt.Sprintf("noted the checksums of %s, with which later scrubs compare\n", counted(s.Adopted, "pack"))
+	}
+	switch {
+	case s.Limited:
+		text += "more is due: the limits do not allow more today (bctl scrub show)\n"
+	case !c.all && s.Read.Requests == 0:
+		text += fmt.Sprintf("nothing is due (--all proves all packs): %s\n", provenText(state))
+	}
+	_, err := fmt.Fprint(c.app.out, text)
+	return err
+}
+
+type scrubFindingJSON struct {
+	Object string `json:"object"`
+	Error  string `json:"error"`
+}
+
+func newScrubShow(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show",
+		Short: "Show what is proven, and the settings of scrubbing",
+		Long: `Shows since when all packs are proven, what is late or damaged, and what scrubbing
+may read from the store.`,
+		Example: "  bctl scrub show\n  bctl scrub show --json | jq .oldest_proof",
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withIndex(cmd.Context(), toRead, func(i index.Index) error { return a.showScrub(cmd.Context(), i) })
+		},
+	}
+}
+
+func (a *app) showScrub(ctx context.Context, i index.Index) error {
+	s, err := i.Scrub(ctx)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.print(newScrubJSON(&s))
+	}
+	return a.details(func(row rowFunc) { scrubRows(&s, row) })
+}
+
+// provenText says since when all is proven.
+func provenText(s *index.Scrub) string {
+	if s.Packs == 0 {
+		return "there are no packs"
+	}
+	if s.Oldest.IsZero() {
+		return "all packs are damaged"
+	}
+	return "all undamaged packs were stored or proven since " + happened(s.Oldest, s.Now)
+}
+
+// scrubRows describes what is proven.
+func scrubRows(s *index.Scrub, row rowFunc) {
+	row("proven", "%s", provenText(s))
+	if s.DamagedPacks > 0 {
+		row("damaged", "%s with %s: bctl check lists the affected files, and bctl repair has them stored again", counted(s.DamagedPacks, "pack"), size(s.DamagedBytes))
+	}
+	if s.LatePacks > 0 {
+		row("late", "%s with %s, not proven within the time (bctl scrub, or start a scrubber)", counted(s.LatePacks, "pack"), size(s.LateBytes))
+	}
+	if s.UnprovenPacks > 0 {
+		row("unproven", "%s with %s, which no scrub has proven yet", counted(s.UnprovenPacks, "pack"), size(s.UnprovenBytes))
+	}
+	if s.UnknownPacks > 0 {
+		row("unknown", "%s without checksums: the first scrub notes them", counted(s.UnknownPacks, "pack"))
+	}
+	if s.AdoptedPacks > 0 {
+		row("adopted", "%s with the checksums that a scrub has read first (bctl check --read-data proves them)", counted(s.AdoptedPacks, "pack"))
+	}
+	row("within", "%s", spanText(s.Within))
+	row("limits", "%s", limitsText(s))
+	if days := s.Days(); days > s.Within.Hours()/24 {
+		row("too little", "the limits allow to prove %s in %.0f days: raise them, or --proven-within", size(s.Bytes), days)
+	}
+}
+
+// limitsText describes what may be read in a day.
+func limitsText(s *index.Scrub) string {
+	bytes, requests := "any number of bytes", "any number of requests"
+	if s.PerDay.Bytes > 0 {
+		bytes = fmt.Sprintf("%s (%s read today)", size(s.PerDay.Bytes), size(s.Today.Bytes))
+	}
+	if s.PerDay.Requests > 0 {
+		requests = fmt.Sprintf("%s (%d made today)", counted(s.PerDay.Requests, "request"), s.Today.Requests)
+	}
+	return bytes + " and " + requests + " a day"
+}
+
+// spanText writes a time in days, if it has no hours.
+func spanText(d time.Duration) string {
+	if d%day == 0 {
+		return counted(int64(d/day), "day")
+	}
+	return d.String()
+}
+
+// scrubJSON is the state of scrubbing. The names are fixed.
+type scrubJSON struct {
+	Type           string  `json:"type"`         // scrub_state
+	OldestProof    *string `json:"oldest_proof"` // all undamaged packs were stored or proven since then
+	Packs          int64   `json:"packs"`
+	Bytes          int64   `json:"bytes"`
+	UnprovenPacks  int64   `json:"unproven_packs"`
+	UnprovenBytes  int64   `json:"unproven_bytes"`
+	UnknownPacks   int64   `json:"unknown_packs"` // without checksums
+	AdoptedPacks   int64   `json:"adopted_packs"` // with those that a scrub has read first
+	LatePacks      int64   `json:"late_packs"`
+	LateBytes      int64   `json:"late_bytes"`
+	DamagedPacks   int64   `json:"damaged_packs"`
+	DamagedBytes   int64   `json:"damaged_bytes"`
+	WithinSeconds  int64   `json:"within_seconds"`
+	BytesPerDay    int64   `json:"bytes_per_day"` // 0: no limit
+	RequestsPerDay int64   `json:"requests_per_day"`
+	BytesToday     int64   `json:"bytes_today"`
+	RequestsToday  int64   `json:"requests_today"`
+}
+
+func newScrubJSON(s *index.Scrub) scrubJSON {
+	return scrubJSON{
+		"scrub_state", jsonTime(s.Oldest), s.Packs, s.Bytes, s.UnprovenPacks, s.UnprovenBytes, s.UnknownPacks, s.AdoptedPacks, s.LatePacks, s.LateBytes,
+		s.DamagedPacks, s.DamagedBytes, int64(s.Within / time.Second), s.PerDay.Bytes, s.PerDay.Requests, s.Today.Bytes, s.Today.Requests,
+	}
+}
+
+func newScrubSet(a *app) *cobra.Command {
+	var within time.Duration
+	var bytes int64
+	var requests int
+	cmd := &cobra.Command{
+		Use:   "set",
+		Short: "Change within which time all packs are proven, and what that may read",
+		Long: `Changes the settings that are given. They hold for the repository, because
+snapshots of all shards share packs. bctl log shows who did it.
+
+Each pack is read with one request. What a day's limits leave unread is read on
+the next days, the oldest proof first.`,
+		Example: "  bctl scrub set --proven-within 30d\n  bctl scrub set --max-bytes 1TB --max-requests 50000",
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			given := cmd.Flags().Changed
+			if !given("proven-within") && !given("max-bytes") && !given("max-requests") {
+				return usage("give at least one setting, such as --proven-within 30d")
+			}
+			return a.withIndex(cmd.Context(), toWrite, func(i index.Index) error {
+				s, err := i.Scrub(cmd.Context())
+				if err != nil {
+					return err
+				}
+				setIf(given("proven-within"), &s.Within, within)
+				setIf(given("max-bytes"), &s.PerDay.Bytes, bytes)
+				setIf(given("max-requests"), &s.PerDay.Requests, int64(requests))
+				if err := i.SetScrub(cmd.Context(), s.ScrubSettings, operator()); err != nil {
+					return wrongSetting(err)
+				}
+				return a.showScrub(cmd.Context(), i)
+			})
+		},
+	}
+	timeFlag(cmd.Flags(), &within, "proven-within", "prove all packs within this `TIME` (default 30d)")
+	sizeFlag(cmd.Flags(), &bytes, "max-bytes", "read at most this `SIZE` a day; 0: no limit (default)")
+	numberFlag(cmd.Flags(), &requests, "max-requests", 0, 0, most, "make at most this `NUMBER` of requests a day; 0: no limit")
+	return cmd
+}

@@ -1,0 +1,117 @@
+// Package prove is the scrubber: it proves, without a key, that packs in the store are still what
+// was sealed, each within the time that operators have set (bctl scrub set).
+//
+// Any number of scrubbers may run. One of them leads while it proves the packs that are due, and
+// the others wait. What is due follows from the index alone (index.Scrubbing), so it does not
+// matter when a scrubber was started, or how long none has run.
+package prove
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/loop"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/process/health"
+	"github.com/bctl/bctl/internal/scrub"
+	"github.com/bctl/bctl/internal/telemetry"
+)
+
+// defaultPoll is the time between two searches for packs that are due. A search reads the table of
+// packs.
+const defaultPoll = 5 * time.Minute
+
+// stepWithin is how long the scrubber may make no progress: the longest step reads one pack from a
+// store that does not answer.
+const stepWithin = time.Hour
+
+// Options are the settings of a Prover.
+type Options struct {
+	Worker     string // name of this process, for display
+	Repository backup.RepositoryID
+	Poll       time.Duration // 0: 5 minutes
+	Log        *slog.Logger
+
+	Metrics *telemetry.Scrubber // nil: nothing is measured
+	Health  *health.Process     // nil: health is not reported
+}
+
+// A Prover proves the packs of a repository.
+type Prover struct {
+	index  scrub.Index
+	store  pack.Ranger
+	opts   Options
+	holder string
+	beat   *health.Beat
+}
+
+// New returns a Prover. It only reads from the store.
+func New(idx scrub.Index, s pack.Ranger, o Options) *Prover {
+	if o.Poll <= 0 {
+		o.Poll = defaultPoll
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Prover{index: idx, store: s, opts: o, holder: o.Worker + "-" + rand.Text()[:8]}
+}
+
+// Run proves packs until ctx is done.
+func (p *Prover) Run(ctx context.Context) {
+	p.beat = p.opts.Health.Loop("scrub", stepWithin)
+	defer p.beat.Done()
+	for {
+		p.beat.Moved()
+		if err := p.Look(ctx); err != nil && ctx.Err() == nil {
+			p.opts.Log.Warn("scrubbing failed, will retry", "error", err)
+			p.opts.Metrics.Retry(err)
+		}
+		loop.Pause(ctx, p.opts.Poll)
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// Look proves the packs that are due, within the limits of the day. If another scrubber does that,
+// Look only measures.
+func (p *Prover) Look(ctx context.Context) error {
+	if err := p.measure(ctx); err != nil {
+		return err
+	}
+	began, last := time.Now(), scrub.Summary{}
+	s, err := scrub.Run(ctx, scrub.Options{
+		Index: p.index, Store: p.store, Repository: p.opts.Repository, Holder: p.holder, Log: p.opts.Log,
+		Progress: func(now scrub.Summary) { // one at a time
+			p.beat.Moved()
+			p.opts.Metrics.Read(now.Read.Requests-last.Read.Requests, now.Read.Bytes-last.Read.Bytes, now.Damaged-last.Damaged)
+			last = now
+		},
+	})
+	if errors.Is(err, scrub.ErrBusy) {
+		p.opts.Log.Debug("another scrubber proves packs, will try again")
+		err = nil
+	}
+	if s.Read.Requests > 0 {
+		p.opts.Log.Info("packs proven", "proven", s.Proven, "adopted", s.Adopted, "damaged", s.Damaged, "bytes", s.Read.Bytes, "limited", s.Limited, "seconds", time.Since(began).Seconds())
+	}
+	return errors.Join(err, p.measure(ctx))
+}
+
+// measure reports what is proven.
+func (p *Prover) measure(ctx context.Context) error {
+	s, err := p.index.Scrub(ctx)
+	if err != nil {
+		return err
+	}
+	age := time.Duration(0)
+	if !s.Oldest.IsZero() {
+		age = max(0, s.Now.Sub(s.Oldest))
+	}
+	p.opts.Metrics.State(age, s.Within, s.UnprovenPacks, s.LatePacks, s.DamagedPacks)
+	return nil
+}
