@@ -33,7 +33,7 @@ func ProvePack(ctx context.Context, s pack.Ranger, places PlaceReader, repositor
 			return buf, nil, nil
 		}
 		if err == nil {
-			f := damageOf(p.Row, p.PackPlace, fmt.Sprintf("%d of its %d frames do not match their checksums", len(damaged), len(p.FrameBytes)))
+			f := damageOf(p.Row, p.PackPlace, fmt.Sprintf("frames that do not match their checksums: %d of %d", len(damaged), len(p.FrameBytes)))
 			f.Damage.Whole, f.Damage.Frames = false, map[uint32]bool{}
 			for _, n := range damaged {
 				f.Damage.Frames[n] = true

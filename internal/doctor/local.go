@@ -82,6 +82,7 @@ func sqliteGroup(p *Parts) Group {
 	g.add("index.schema", func(ctx context.Context) Finding { return schema(ctx, p) }, file)
 	g.add("index.brake", func(ctx context.Context) Finding { return brake(ctx, p) }, "index.schema")
 	g.add("index.purges", func(ctx context.Context) Finding { return purges(ctx, p) }, "index.schema")
+	g.add("index.scrub", func(ctx context.Context) Finding { return scrubbed(ctx, p) }, "index.schema")
 	g.add("index.integrity", func(ctx context.Context) Finding { return withSQLite(ctx, p, indexFailure, integrity) }, file).Timeout = readAll
 	g.add("index.current", func(ctx context.Context) Finding {
 		return withSQLite(ctx, p, func(error) Finding { return skip("the index cannot be opened") }, current)

@@ -32,8 +32,8 @@ type asked struct{ clock, sent, received time.Time }
 
 func natsGroup(p *Parts) Group {
 	switch {
-	case !p.Config.Fleet() && p.Role == installation.Pruner:
-		return known("nats", skip("nats.url is not set: a pruner works without NATS, but bctl worker ls does not list it"))
+	case !p.Config.Fleet() && (p.Role == installation.Pruner || p.Role == installation.Scrubber):
+		return known("nats", skip("nats.url is not set: %s works without NATS, but bctl worker ls does not list it", p.whom()))
 	case !p.Config.Fleet() && p.Role != "" && p.Role != installation.Operator:
 		return known("nats", fail("set nats.url (BCTL_NATS)", "nats.url is not set, and %s is part of a fleet", p.whom()))
 	case !p.Config.Fleet():

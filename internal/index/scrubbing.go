@@ -43,11 +43,14 @@ func (s *ScrubSettings) Check() error {
 	if s.Within < time.Hour || s.Within > 100*365*24*time.Hour || s.Within%time.Second != 0 {
 		return fmt.Errorf("all is proven within %s: from an hour to 100 years, in seconds, is possible: %w", s.Within, backup.ErrInvalid)
 	}
-	if s.PerDay.Bytes < 0 || s.PerDay.Requests < 0 {
-		return fmt.Errorf("%d bytes and %d requests a day: %w", s.PerDay.Bytes, s.PerDay.Requests, backup.ErrInvalid)
+	if s.PerDay.Bytes < 0 || s.PerDay.Requests < 0 || s.PerDay.Bytes > 0 && s.PerDay.Bytes < minScrubBytes {
+		return fmt.Errorf("%d bytes and %d requests a day: a pack has up to %d bytes, and is read as a whole (0: no limit): %w", s.PerDay.Bytes, s.PerDay.Requests, minScrubBytes, backup.ErrInvalid)
 	}
 	return nil
 }
+
+// minScrubBytes is the limit of a day with which each pack can be read.
+const minScrubBytes = 48 << 20
 
 // A ScrubCost is what scrubbing reads from the store.
 type ScrubCost struct{ Requests, Bytes int64 }

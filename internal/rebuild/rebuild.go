@@ -101,6 +101,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 			{"read the commit records", r.readRecords},
 			{"read the catalog", r.readCatalog},
 			{"store filers, shards and policies", r.storeSettings},
+			{"forget what was proven", o.Index.ForgetProofs}, // of another store, perhaps
 			{"register packs", r.registerPacks},
 			{"recover snapshots", r.recoverShards},
 			{"store holds", r.storeHolds},

@@ -60,7 +60,7 @@ type Options struct {
 	Store      pack.Ranger
 	Repository backup.RepositoryID
 	Holder     string // a name of this process that no other has
-	Log        *slog.Logger
+	Log        *slog.Logger // nil: nothing is logged
 
 	// All proves also the packs that are not due.
 	All bool
@@ -82,6 +82,9 @@ type Summary struct {
 
 // Run proves the packs that are due. It fails with ErrBusy while another process scrubs.
 func Run(ctx context.Context, o Options) (s Summary, err error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 	r := &run{Options: o, buffers: make(chan []byte, atATime)}
 	for range atATime {
 		r.buffers <- nil

@@ -45,6 +45,8 @@ UPDATE packs AS k SET proven = CASE WHEN r.result = 'proven' THEN {now} ELSE k.p
     sums = CASE WHEN r.result = 'adopted' THEN {unhex r.sums} ELSE k.sums END,
     damaged = CASE WHEN r.result = 'damaged' THEN {now} ELSE 0 END, damage = r.damage
 FROM {rows $1 AS r (id bigint, result text, sums text, damage text)} WHERE k.id = r.id AND NOT k.condemned`
+	forgetProofs = `UPDATE packs SET proven = 0, damaged = 0, damage = '', noted = {now}`
+
 	inDay     = `day_began BETWEEN {now} - $1 AND {now}`
 	countRead = `
 UPDATE scrub SET day_bytes = CASE WHEN ` + inDay + ` THEN day_bytes ELSE 0 END + $2,
@@ -123,6 +125,11 @@ func readPackToProve(scan func(...any) error) (p index.PackToProve, err error) {
 	p.Since = fromMicros(since)
 	p.FrameBytes, err = framesOf(p.Row, frames)
 	return p, err
+}
+
+// ForgetProofs implements index.Recovering.
+func (x *Index) ForgetProofs(ctx context.Context) error {
+	return x.exec(ctx, Relaxed, forgetProofs)
 }
 
 // A proofRow is a proof as NoteProofs sends it to the database.

@@ -82,7 +82,7 @@ func (c *scrubCommand) run(ctx context.Context) error {
 	})
 	var damaged []*check.Finding
 	summary, err := scrub.Run(ctx, scrub.Options{
-		Index: r.index, Store: r.store, Repository: r.object.Repository.ID, Holder: holder(), Log: c.app.log, All: c.all, Most: c.most,
+		Index: r.index, Store: r.store, Repository: r.object.Repository.ID, Holder: holder(), All: c.all, Most: c.most,
 		Progress: func(s scrub.Summary) { progress.Store(&s) },
 		Damaged:  func(f *check.Finding) { damaged = append(damaged, f) },
 	})
@@ -309,4 +309,15 @@ the next days, the oldest proof first.`,
 	sizeFlag(cmd.Flags(), &bytes, "max-bytes", "read at most this `SIZE` a day; 0: no limit (default)")
 	numberFlag(cmd.Flags(), &requests, "max-requests", 0, 0, most, "make at most this `NUMBER` of requests a day; 0: no limit")
 	return cmd
+}
+
+// lacksProofs returns a lack if packs are damaged, or were not proven in time.
+func lacksProofs(s *index.Scrub) (list []lack) {
+	if s.DamagedPacks > 0 {
+		list = append(list, lack{What: "packs", Text: countedAre(s.DamagedPacks, "pack") + " damaged or missing (bctl check, then bctl repair)", Warns: true})
+	}
+	if s.LatePacks > 0 {
+		list = append(list, lack{What: "proofs", Text: fmt.Sprintf("%s not proven for %s (bctl scrub show)", countedAre(s.LatePacks, "pack"), spanText(s.Within)), Warns: true})
+	}
+	return list
 }

@@ -41,6 +41,7 @@ type looked struct {
 	stops   []*stopOf
 	purges  []index.PurgeState
 	waits   prune.Backlog
+	scrub   index.Scrub
 }
 
 // look queries the index and NATS concurrently. The number of queries does not depend on the number
@@ -93,6 +94,7 @@ func (c *statusCommand) look(ctx context.Context, i index.Index) (*overview, err
 		return err
 	})
 	group.Go(func() (err error) { l.purges, err = pendingPurges(asking, i); return err })
+	group.Go(func() (err error) { l.scrub, err = i.Scrub(asking); return err })
 	if c.app.cfg.Fleet() { // on one machine, policies have no effect
 		group.Go(func() (err error) { l.due, err = nextRuns(asking, i, c.filer, now); return err })
 	}
@@ -132,7 +134,7 @@ func newOverview(l *looked, now time.Time) *overview {
 			s.spared = append(s.spared, *f)
 		}
 	}
-	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), braked(l.stops, s.filers), purgesPending(l.purges, l.shards))
+	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), braked(l.stops, s.filers), purgesPending(l.purges, l.shards), lacksProofs(&l.scrub))
 	for _, p := range s.running {
 		p.still = s.standsStill(p)
 		p.full = p.BatchesSettled < p.BatchesAnnounced && l.crew.storeFull(backup.SiteName(p.Filer.Site))
