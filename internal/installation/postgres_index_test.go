@@ -110,10 +110,11 @@ type byRoles struct {
 	index.Recovering // likewise
 	index.Locking
 	index.Checking
-	index.Repairing             // by the admin: no role repairs
-	committer, operator, pruner *pgindex.Index
-	all                         []*pgindex.Index
-	user                        func(name string) *pgindex.Index // an operator with a name of its own
+	index.Repairing // by the admin: no role repairs
+	index.Scrubbing
+	committer, operator, pruner, scrubber *pgindex.Index
+	all                                   []*pgindex.Index
+	user                                  func(name string) *pgindex.Index // an operator with a name of its own
 }
 
 func openByRoles(t testing.TB, p *Plan, dsn string) *byRoles {
@@ -126,12 +127,22 @@ func openByRoles(t testing.TB, p *Plan, dsn string) *byRoles {
 		t.Cleanup(func() { _ = x.Close() })
 		return x
 	}
-	admin, committer, walker, reader, operator, pruner := open(Admin), open(Committer), open(Walker), open(Reader), open(Operator), open(Pruner)
+	admin, committer, walker, reader, operator, pruner, scrubber := open(Admin), open(Committer), open(Walker), open(Reader), open(Operator), open(Pruner), open(Scrubber)
 	return &byRoles{
-		admin, operator, walker, reader, committer, operator, pruner, pruner, pruner, admin, admin, pruner, operator, admin, committer, operator, pruner,
-		[]*pgindex.Index{admin, committer, walker, reader, operator, pruner},
+		admin, operator, walker, reader, committer, operator, pruner, pruner, pruner, admin, admin, pruner, operator, admin, proving{scrubber, operator}, committer, operator, pruner, scrubber,
+		[]*pgindex.Index{admin, committer, walker, reader, operator, pruner, scrubber},
 		func(name string) *pgindex.Index { return openAs(t, p, dsn, name) },
 	}
+}
+
+// proving is the index of a scrubber, of which operators change the settings.
+type proving struct {
+	*pgindex.Index
+	operator *pgindex.Index
+}
+
+func (p proving) SetScrub(ctx context.Context, s index.ScrubSettings, by string) error {
+	return p.operator.SetScrub(ctx, s, by)
 }
 
 // openAs opens the index as an operator whom the database knows by another name than the others.

@@ -118,7 +118,7 @@ func TestOnlyThePrunerDeletes(t *testing.T) {
 			f.refused(t, role, statement)
 		}
 		f.refused(t, role, "INSERT INTO log (time, by, action, subject, reason, login) VALUES (0, 'me', 'forget', 'x', '', 'another')")
-		if role != Pruner && role != Committer {
+		if role != Pruner && role != Committer { // a trigger refuses the scrubber
 			f.refused(t, role, "INSERT INTO leaders (role, holder, epoch, until) VALUES ('pruner', 'me', 1, 1)")
 		}
 		if role != Operator {
@@ -225,6 +225,57 @@ func TestOperatorsMeasureWhatPruningFrees(t *testing.T) {
 	_, err = prune.Run(t.Context(), prune.Options{Index: operator, Holder: "operator"})
 	if err == nil {
 		t.Error("an operator prunes")
+	}
+}
+
+// The scrubber notes what it has proven, and nothing else. Operators change the settings, and note
+// no proof.
+func TestScrubberNotesProofs(t *testing.T) {
+	f := withSnapshots(t)
+	ctx := t.Context()
+	f.must(t, Admin, `INSERT INTO packs (pack, snapshot, object, object_offset, stored_bytes, frame_bytes, chunks)
+		SELECT id, id, id, 0, 1, '\x01', 1 FROM snapshots`)
+	settings := index.ScrubSettings{Within: time.Hour, PerDay: index.ScrubCost{Requests: 9}}
+	if err := f.operator.SetScrub(ctx, settings, "me"); err != nil {
+		t.Error(err)
+	}
+	term, ok, err := f.scrubber.Lead(ctx, "scrubber", "me", time.Minute)
+	if err != nil || !ok {
+		t.Fatalf("%t, %v", ok, err)
+	}
+	due, err := f.scrubber.ToProve(ctx, time.Now().Add(time.Hour), 9)
+	if err != nil || len(due) != 3 {
+		t.Fatalf("%+v, %v", due, err)
+	}
+	proofs := []index.Proof{{Row: due[0].Row}, {Row: due[1].Row, Adopt: []byte("0123456789abcdef")}, {Row: due[2].Row, Damage: "it is missing"}}
+	if err := f.scrubber.NoteProofs(ctx, term, proofs, index.ScrubCost{Requests: 3, Bytes: 3}); err != nil {
+		t.Error(err)
+	}
+	for _, err := range f.scrubber.Places(ctx, []int64{due[0].Row}) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	state, err := f.operator.Scrub(ctx)
+	if err != nil || state.DamagedPacks != 1 || state.AdoptedPacks != 1 || state.UnprovenPacks != 2 || state.Today.Requests != 3 {
+		t.Errorf("%+v, %v", state, err)
+	}
+	for _, statement := range []string{
+		"UPDATE packs SET condemned = true", "UPDATE packs SET frame_bytes = ''", "UPDATE packs SET object_offset = 7", "DELETE FROM packs", "UPDATE chunks SET pack = 1",
+		"INSERT INTO leaders (role, holder, epoch, until) VALUES ('pruner', 'me', 1, 1)", "INSERT INTO leaders (role, holder, epoch, until) VALUES ('keeper', 'me', 1, 1)",
+		"UPDATE scrub SET within = 1", "SELECT * FROM pages", "SELECT * FROM shards", "SELECT * FROM snapshots", "INSERT INTO log (time, by, action, subject, reason) VALUES (0, 'me', 'forget', 'x', '')",
+	} {
+		f.refused(t, Scrubber, statement)
+	}
+	for _, role := range []Role{Operator, Committer, Pruner, Reader, Walker, Monitor} {
+		f.refused(t, role, "UPDATE packs SET proven = 1")
+		f.refused(t, role, "UPDATE packs SET damaged = 0")
+		if role != Committer { // which leads anyway
+			f.refused(t, role, "INSERT INTO leaders (role, holder, epoch, until) VALUES ('scrubber', 'me', 1, 1)")
+		}
+		if role != Operator {
+			f.refused(t, role, "UPDATE scrub SET within = 1")
+		}
 	}
 }
 

@@ -289,6 +289,22 @@ func (p *Plan) minioFiles(accounts []storeAccount) ([]File, error) {
 	return files, err
 }
 
+// joined adds statements for some users to a list. One that the list has for other users is extended.
+func joined(list, more []statement, users []string) []statement {
+	for _, s := range more {
+		i := slices.IndexFunc(list, func(has statement) bool {
+			return slices.Equal(has.Action, s.Action) && slices.Equal(has.Resource, s.Resource)
+		})
+		if i < 0 {
+			s.Principal = map[string][]string{"AWS": nil}
+			i, list = len(list), append(list, s)
+		}
+		of := list[i].Principal.(map[string][]string)
+		of["AWS"] = append(of["AWS"], users...)
+	}
+	return list
+}
+
 // versityFiles returns the accounts in the format of the gateway's internal account service, and a
 // bucket policy that names them.
 func (p *Plan) versityFiles(accounts []storeAccount) ([]File, error) {
@@ -307,14 +323,14 @@ func (p *Plan) versityFiles(accounts []storeAccount) ([]File, error) {
 				names = append(names, a.Name)
 			}
 		}
-		statements = append(statements, p.Store.statements(role, map[string]any{"AWS": names})...)
+		statements = joined(statements, p.Store.statements(role, nil), names)
 	}
 	known, err := json.MarshalIndent(map[string]any{"accessAccounts": users}, "", "  ")
 	if err != nil {
 		return nil, err
 	}
 	// The gateway keeps the policy in an extended attribute of the bucket's directory, and ext4 has
-	// less than 4 KiB for all of them. So nothing is indented.
+	// less than 4 KiB for all of them. So nothing is indented, and statements are joined.
 	policy, err := json.Marshal(policyDocument{policyVersion, statements})
 	return []File{
 		{Path: "s3/iam/users.json", Data: append(known, '\n'), Secret: true},

@@ -117,6 +117,7 @@ func TestStoreRoles(t *testing.T) {
 			s.testForbidden(t)
 			s.testOverwrite(t)
 			s.testPruner(t)
+			s.testScrubber(t)
 			s.testKeys(t)
 		})
 	}
@@ -175,7 +176,7 @@ func (s *objectStore) testForbidden(t *testing.T) {
 			t.Errorf("%s: %s: %v", who, what, err)
 		}
 	}
-	may := map[string][]string{"admin": {"repository", "keys/"}, "committer": {"segments/", "commits/", "catalog/"}, "reader@paris": {"packs/"}, "operator": nil, "pruner": {"packs/"}}
+	may := map[string][]string{"admin": {"repository", "keys/"}, "committer": {"segments/", "commits/", "catalog/"}, "reader@paris": {"packs/"}, "operator": nil, "pruner": {"packs/"}, "scrubber": nil}
 	for folder, prefixes := range may {
 		core := s.raw(t, s.key(t, folder))
 		for _, name := range []string{"packs/x", "segments/x", "commits/x", "catalog/x", "keys/x", "repository", "x"} {
@@ -266,6 +267,25 @@ func (s *objectStore) testPruner(t *testing.T) {
 	}
 	if _, err := pruner.Stat(ctx, store.ConfigName); err != nil {
 		t.Errorf("the pruner looks whether the store answers: %v", err)
+	}
+}
+
+// The scrubber reads packs, and nothing else but the repository object. It writes and deletes
+// nothing (testForbidden), and is told if a pack is missing.
+func (s *objectStore) testScrubber(t *testing.T) {
+	ctx := t.Context()
+	scrubber := s.as(t, s.key(t, "scrubber"))
+	if data, err := scrubber.GetRange(ctx, nil, packObject, 0, 4); err != nil || string(data) != "pack" {
+		t.Errorf("the scrubber reads a pack: %q, %v", data, err)
+	}
+	if _, err := scrubber.GetRange(ctx, nil, packObject+"9", 0, 4); !errors.Is(err, backup.ErrNotFound) {
+		t.Errorf("the scrubber reads a pack that is missing: %v", err)
+	}
+	if _, err := scrubber.Stat(ctx, store.ConfigName); err != nil {
+		t.Errorf("the scrubber looks whether the store answers: %v", err)
+	}
+	if _, err := scrubber.Get(ctx, segmentObject, 10); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("the scrubber reads a segment: %v", err)
 	}
 }
 
@@ -393,7 +413,7 @@ func (s *objectStore) testKeys(t *testing.T) {
 func TestAmazonPolicies(t *testing.T) {
 	p := testPlan(t.TempDir())
 	p.Store = Store{URL: "s3://bucket/some/prefix/", Kind: AWS}
-	p.Generations = map[string][]int{"admin": {1}, "committer": {1}, "reader@paris": {1, 2}, "reader@oslo": {1}, "operator": {1}, "pruner": {1}, "walker@paris": {1}}
+	p.Generations = map[string][]int{"admin": {1}, "committer": {1}, "reader@paris": {1, 2}, "reader@oslo": {1}, "operator": {1}, "pruner": {1}, "scrubber": {1}, "walker@paris": {1}}
 	files, err := storeFiles(&p, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -403,7 +423,7 @@ func TestAmazonPolicies(t *testing.T) {
 		found[strings.TrimPrefix(f.Path, "s3/")] = f.Data
 	}
 	type policy struct{ Statement []statement }
-	for name, wantPut := range map[string]string{"admin": "repository keys/*", "committer": "segments/* commits/* catalog/*", "reader": "packs/*", "operator": "", "pruner": "packs/*"} {
+	for name, wantPut := range map[string]string{"admin": "repository keys/*", "committer": "segments/* commits/* catalog/*", "reader": "packs/*", "operator": "", "pruner": "packs/*", "scrubber": ""} {
 		var is policy
 		if err := json.Unmarshal(found[name+".json"], &is); err != nil || len(is.Statement) == 0 {
 			t.Fatalf("%s: %v", name, err)
