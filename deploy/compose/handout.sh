@@ -28,6 +28,7 @@ give committer committer 65532:65532
 give walker@default walker "$WORKER_USER"
 give reader@default reader "$WORKER_USER"
 give pruner pruner 65532:65532
+give scrubber scrubber 65532:65532
 give operator operator "$RESTORE_USER"
 
 # The store's root user makes the bucket, and says who may do what in it. Nobody else knows its key. The image

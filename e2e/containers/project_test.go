@@ -273,7 +273,7 @@ func (p *project) one(t *testing.T, service string) *container {
 
 var (
 	natsNodes = []string{"nats1", "nats2", "nats3"}
-	lasting   = append([]string{"walker", "reader", "committer", "pruner", "postgres", "versitygw"}, natsNodes...)
+	lasting   = append([]string{"walker", "reader", "committer", "pruner", "scrubber", "postgres", "versitygw"}, natsNodes...)
 )
 
 // awaitWhole waits until all containers run, and the cluster has what it had.

@@ -17,7 +17,7 @@ import (
 
 // networksOf is who reaches whom: a walker has no way to the store, and nobody has one out.
 var networksOf = map[string][]string{
-	"walker": {"control"}, "reader": {"control", "data"}, "committer": {"control", "data"}, "pruner": {"control", "data"},
+	"walker": {"control"}, "reader": {"control", "data"}, "committer": {"control", "data"}, "pruner": {"control", "data"}, "scrubber": {"control", "data"},
 	"postgres": {"control"}, "versitygw": {"data"},
 	"nats1": {"control", "routes"}, "nats2": {"control", "routes"}, "nats3": {"control", "routes"},
 }
@@ -26,7 +26,7 @@ var networksOf = map[string][]string{
 // of the installation, and nothing of another's. The installation itself, and the identity that
 // opens backups, are in nothing that lasts.
 var volumesOf = map[string][]string{
-	"walker": {"etc-walker"}, "reader": {"etc-reader", "keys"}, "committer": {"committer-keys", "etc-committer"}, "pruner": {"etc-pruner"},
+	"walker": {"etc-walker"}, "reader": {"etc-reader", "keys"}, "committer": {"committer-keys", "etc-committer"}, "pruner": {"etc-pruner"}, "scrubber": {"etc-scrubber"},
 	"postgres": {"etc-postgres", "postgres rw", "postgres-socket rw"}, "versitygw": {"etc-store", "store rw"},
 	"nats1": {"etc-nats1", "nats1 rw"}, "nats2": {"etc-nats2", "nats2 rw"}, "nats3": {"etc-nats3", "nats3 rw"},
 }
@@ -70,7 +70,7 @@ func (p *project) contained(t *testing.T) {
 				if len(host.PortBindings) > 0 {
 					t.Errorf("%s has ports on this machine: %v", c, host.PortBindings)
 				}
-				if slices.Contains([]string{"walker", "reader", "committer", "pruner"}, service) && seen.Config.User != "65532:65532" {
+				if slices.Contains([]string{"walker", "reader", "committer", "pruner", "scrubber"}, service) && seen.Config.User != "65532:65532" {
 					t.Errorf("%s runs as %q", c, seen.Config.User)
 				}
 			}
@@ -128,7 +128,7 @@ func (p *project) refuses(t *testing.T) {
 // there and allowed, and nothing else is.
 func (p *project) doctor(t *testing.T) {
 	t.Run("doctor", func(t *testing.T) {
-		for service, role := range map[string]string{"bctl": "operator", "walker": "walker", "reader": "reader", "committer": "committer", "pruner": "pruner"} {
+		for service, role := range map[string]string{"bctl": "operator", "walker": "walker", "reader": "reader", "committer": "committer", "pruner": "pruner", "scrubber": "scrubber"} {
 			p.compose(t, "run", "--rm", "--no-deps", "--no-TTY", service, "doctor", "--as", role)
 		}
 	})

@@ -49,14 +49,14 @@ func (r *reading) isConfined(t *testing.T) {
 	t.Helper()
 	for unit, want := range map[string]string{
 		"bctl-walker@default": "bctl-walker 0000000000000004", "bctl-reader@default": "bctl-reader 0000000000000004", "bctl-committer": "bctl-committer 0000000000000000",
-		"bctl-pruner": "bctl-pruner 0000000000000000",
+		"bctl-pruner": "bctl-pruner 0000000000000000", "bctl-scrubber": "bctl-scrubber 0000000000000000",
 	} {
 		const show = `pid=$(systemctl show --property MainPID --value UNIT); echo "$(stat --format %U /proc/$pid) $(sed --quiet 's/^CapEff:\t//p' /proc/$pid/status)"`
 		if seen := strings.TrimSpace(r.main.run(t, strings.ReplaceAll(show, "UNIT", unit))); seen != want {
 			t.Errorf("%s runs as %q, not %q", unit, seen, want)
 		}
 	}
-	t.Logf("at most in memory, in bytes:\n%s", r.main.run(t, `for unit in bctl-walker@default bctl-reader@default bctl-committer bctl-pruner; do
+	t.Logf("at most in memory, in bytes:\n%s", r.main.run(t, `for unit in bctl-walker@default bctl-reader@default bctl-committer bctl-pruner bctl-scrubber; do
 	group=$(systemctl show --property ControlGroup --value $unit)
 	echo "$unit $(cat /sys/fs/cgroup/memory$group/memory.max_usage_in_bytes /sys/fs/cgroup$group/memory.peak 2>/dev/null)"
 done`))

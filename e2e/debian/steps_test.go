@@ -93,7 +93,7 @@ scrape_configs:
 				}
 				rest = after
 			}
-			for _, added := range []string{prometheus + "/bctl/alerts.yaml", "job_name: bctl-walker", "job_name: bctl-reader", "job_name: bctl-committer", "job_name: bctl-pruner"} {
+			for _, added := range []string{prometheus + "/bctl/alerts.yaml", "job_name: bctl-walker", "job_name: bctl-reader", "job_name: bctl-committer", "job_name: bctl-pruner", "job_name: bctl-scrubber"} {
 				if strings.Count(has, added) != 1 {
 					t.Errorf("%q is not added once:\n%s", added, has)
 				}
@@ -124,7 +124,7 @@ func prometheusOf(t *testing.T, has string) (directory string) {
 	jobs := strings.ReplaceAll(contents(t, filepath.Join(directory, "bctl", "prometheus.yml")), "/etc/prometheus", directory)
 	for name, text := range map[string]string{
 		"bctl/prometheus.yml": jobs, "bctl/alerts.yaml": read(t, rules), "ours.yaml": "groups: []\n", "prometheus.yml": has,
-		"bctl/targets-walker.yml": "[]\n", "bctl/targets-reader.yml": "[]\n", "bctl/targets-committer.yml": "[]\n", "bctl/targets-pruner.yml": "[]\n",
+		"bctl/targets-walker.yml": "[]\n", "bctl/targets-reader.yml": "[]\n", "bctl/targets-committer.yml": "[]\n", "bctl/targets-pruner.yml": "[]\n", "bctl/targets-scrubber.yml": "[]\n",
 	} {
 		if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 )
 
 // Scrubbing is the part of the index with which packs are proven to be in the store as they were
-// sealed, without a key (docs/decisions/0041-scrubbing.md).
+// sealed, without a key (docs/decisions/0039-scrubbing.md).
 //
 // A pack is due for a proof before the time that the settings allow is over. The first proof of a
 // pack is due at any time within it, and each further one in its last third. Which time that is
