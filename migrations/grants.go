@@ -180,8 +180,8 @@ const SelectRoles = "SELECT coalesce(current_setting('" + RolesSetting + "', tru
 var roleName = regexp.MustCompile(`^[a-z0-9_-]{1,50}$`)
 
 // Grants returns the statements, of one transaction, that give the roles name_committer,
-// name_walker, name_reader, name_operator, name_pruner, name_scrubber and name_monitor exactly their Privileges in
-// a Postgres database of the newest version.
+// name_walker, name_reader, name_operator, name_pruner, name_scrubber and name_monitor exactly
+// their Privileges in a Postgres database of the newest version.
 func Grants(name string) (string, error) {
 	if !roleName.MatchString(name) {
 		return "", fmt.Errorf("names of database roles cannot begin with %q: want lower-case letters, digits, - and _", name)

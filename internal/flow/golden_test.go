@@ -78,6 +78,9 @@ func goldenMessages() []goldenMessage {
 				{ID: backup.ChunkID{1}, Length: 1000}, {ID: backup.ChunkID{2}, Offset: 1000, Length: 24}, {ID: backup.ChunkID{3}, Frame: 1, Length: 1 << 20},
 			},
 		}, Packs.encode, Packs.decode, &bctlv1.PackStored{}),
+		golden("PackStoredWithSums", &backup.PackStored{
+			Snapshot: snapshot, Pack: pack, StoredBytes: 900, FrameBytes: []uint32{700}, Sums: []byte("framesumtablesum"), Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 1000}},
+		}, Packs.encode, Packs.decode, &bctlv1.PackStored{}),
 		golden("ListsStored", &backup.ListsStored{Snapshot: snapshot, Lists: []backup.ChunkList{
 			{List: backup.ChunkID{4}, Chunks: []backup.ChunkID{{1}, {2}}}, {List: backup.ChunkID{5}, Nested: true, Chunks: []backup.ChunkID{{4}}},
 		}}, Lists.encode, Lists.decode, &bctlv1.ListsStored{}),

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/pack"
 	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
 )
 
@@ -152,6 +153,10 @@ func drawPackStored(t *rapid.T) *backup.PackStored {
 	for range frames + rapid.IntRange(0, 2).Draw(t, "frames without chunks") {
 		length := rapid.Uint32().Draw(t, "frame bytes")
 		p.FrameBytes, p.StoredBytes = append(p.FrameBytes, length), p.StoredBytes+int64(length)
+	}
+	if rapid.Bool().Draw(t, "sums") {
+		n := pack.SumBytes * (len(p.FrameBytes) + 1)
+		p.Sums = rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, "sums")
 	}
 	return p
 }
@@ -308,6 +313,12 @@ func TestDecodeRefuses(t *testing.T) {
 		},
 		"frames longer than the pack": func() (proto.Message, func([]byte) error) {
 			return stored(&bctlv1.PackStored{StoredBytes: 100, FrameBytes: []uint32{50, 51}})
+		},
+		"checksums of fewer frames": func() (proto.Message, func([]byte) error) {
+			return stored(&bctlv1.PackStored{StoredBytes: 100, FrameBytes: []uint32{50}, Sums: make([]byte, 8)})
+		},
+		"checksums of a part of a frame": func() (proto.Message, func([]byte) error) {
+			return stored(&bctlv1.PackStored{StoredBytes: 100, FrameBytes: []uint32{50}, Sums: make([]byte, 17)})
 		},
 		"frames much longer than the pack": func() (proto.Message, func([]byte) error) {
 			return stored(&bctlv1.PackStored{StoredBytes: 100, FrameBytes: []uint32{math.MaxUint32, math.MaxUint32}})

@@ -289,7 +289,8 @@ func (p *Plan) minioFiles(accounts []storeAccount) ([]File, error) {
 	return files, err
 }
 
-// joined adds statements for some users to a list. One that the list has for other users is extended.
+// joined adds statements for some users to a list. One that the list has for other users is
+// extended.
 func joined(list, more []statement, users []string) []statement {
 	for _, s := range more {
 		i := slices.IndexFunc(list, func(has statement) bool {

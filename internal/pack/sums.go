@@ -83,8 +83,8 @@ func sumOf(section []byte) []byte {
 	return sum[:SumBytes]
 }
 
-// sectionsOf returns the frames of a data pack, nil for those that were removed, and then its sealed
-// table.
+// sectionsOf returns the frames of a data pack, nil for those that were removed, and then its
+// sealed table.
 func sectionsOf(data []byte, frameBytes []uint32) ([][]byte, error) {
 	t, err := wholeTrailer(data)
 	if err != nil {

@@ -59,7 +59,7 @@ type Options struct {
 	Index      Index
 	Store      pack.Ranger
 	Repository backup.RepositoryID
-	Holder     string // a name of this process that no other has
+	Holder     string       // a name of this process that no other has
 	Log        *slog.Logger // nil: nothing is logged
 
 	// All proves also the packs that are not due.

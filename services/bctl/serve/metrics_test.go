@@ -36,6 +36,7 @@ func scraped(t *testing.T) (families map[string]*family, samples map[string]stri
 	f := newFleet(t)
 	f.startAll(nil)
 	f.start("pruner", Pruner, nil)
+	f.start("scrubber", Scrubber, nil)
 	f.backUp()
 	f.until("the keeper tells of the fleet, and workers have reported", func() bool {
 		_, body := f.get("committer", "/metrics")
@@ -43,7 +44,7 @@ func scraped(t *testing.T) (families map[string]*family, samples map[string]stri
 			strings.Contains(body, "\nbctl_filer_files_total{filer=\"nas1\"} 3\n") && !strings.Contains(body, "bctl_shard_last_good_timestamp_seconds{filer=\"nas1\",shard=\"home\"} 0\n")
 	})
 	families, samples = map[string]*family{}, map[string]string{}
-	for _, service := range []string{"walker", "reader", "committer", "pruner"} {
+	for _, service := range []string{"walker", "reader", "committer", "pruner", "scrubber"} {
 		_, body := f.get(service, "/metrics")
 		parse(service, body, families, samples)
 	}
