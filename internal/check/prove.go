@@ -29,7 +29,7 @@ func ProvePack(ctx context.Context, s pack.Ranger, places PlaceReader, repositor
 	if err == nil {
 		buf = data
 		var damaged []uint32
-		if damaged, err = pack.Prove(data, repository, cmp.Or(p.Sealed, p.PackPlace.Pack), p.FrameBytes, p.Sums); err == nil && damaged == nil {
+		if damaged, err = pack.Prove(data, repository, cmp.Or(p.Sealed, p.Pack), p.FrameBytes, p.Sums); err == nil && damaged == nil {
 			return buf, nil, nil
 		}
 		if err == nil {

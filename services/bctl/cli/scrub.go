@@ -82,7 +82,7 @@ func (c *scrubCommand) run(ctx context.Context) error {
 	})
 	var damaged []*check.Finding
 	summary, err := scrub.Run(ctx, scrub.Options{
-		Index: r.index, Store: r.store, Repository: r.object.Repository.ID, Holder: holder(), All: c.all, Most: c.most,
+		Index: r.index, Store: r.store, Repository: r.object.ID, Holder: holder(), All: c.all, Most: c.most,
 		Progress: func(s scrub.Summary) { progress.Store(&s) },
 		Damaged:  func(f *check.Finding) { damaged = append(damaged, f) },
 	})
