@@ -26,6 +26,7 @@ var numbers = map[string][]string{
 	"max-unused":         {"-1%", "101%", "NaN", "1%%", "ten"},
 	"bytes":              {"-1%", "101%", "1.5%"}, "min-bytes": {"-1MB", "0.5"}, "min-snapshots": {"0", "1000001"}, "operators": {"0", "11"},
 	"packs": {"0", "9999999999"}, "shares": {"1", "51"}, "needed": {"1", "51"},
+	"max-bytes": {"-1MB", "99999EB"}, "max-requests": {"9999999999"}, "proven-within": {"-26h", "1000000h"},
 	"max-memory": {"-1MB", "99999EB", "1MiB", "0"},
 	"keep-last":  nil, "keep-hourly": nil, "keep-daily": nil, "keep-weekly": nil, "keep-monthly": nil, "keep-yearly": {"9999999999"},
 	"jitter": {"1ns", "-2h", "-1d", "1d-2h", "36601d", "99999d", "1000000h", "36600d2562047h"}, "recovery-point": {"-26h", "1000000h"}, "keep-within": {"-14d", "soon", "90s", "1h30m", "1w", "1001y", "14", "1d1d"},

@@ -166,8 +166,8 @@ func newScrubShow(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show",
 		Short: "Show what is proven, and the settings of scrubbing",
-		Long: `Shows since when all packs are proven, what is late or damaged, and what scrubbing
-may read from the store.`,
+		Long: `Shows since when all packs are proven, what is late or damaged, and what
+scrubbing may read from the store.`,
 		Example: "  bctl scrub show\n  bctl scrub show --json | jq .oldest_proof",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -277,7 +277,7 @@ func newScrubSet(a *app) *cobra.Command {
 	var requests int
 	cmd := &cobra.Command{
 		Use:   "set",
-		Short: "Change within which time all packs are proven, and what that may read",
+		Short: "Change within which time all packs are proven",
 		Long: `Changes the settings that are given. They hold for the repository, because
 snapshots of all shards share packs. bctl log shows who did it.
 
@@ -298,7 +298,7 @@ the next days, the oldest proof first.`,
 				setIf(given("proven-within"), &s.Within, within)
 				setIf(given("max-bytes"), &s.PerDay.Bytes, bytes)
 				setIf(given("max-requests"), &s.PerDay.Requests, int64(requests))
-				if err := i.SetScrub(cmd.Context(), s.ScrubSettings, operator()); err != nil {
+				if err = i.SetScrub(cmd.Context(), s.ScrubSettings, operator()); err != nil {
 					return wrongSetting(err)
 				}
 				return a.showScrub(cmd.Context(), i)
