@@ -1,0 +1,59 @@
+// Package manual reads the commands that a page of docs says to type, for tests that type them.
+package manual
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+)
+
+// A Block is what a page says to type in one go: the text of a code block whose language is sh.
+type Block struct {
+	Section string // heading of the second level that it is below
+	Kind    string // rest of the line that opens the block, after sh
+	Text    string
+}
+
+var (
+	fence   = regexp.MustCompile("^```(\\S*) ?(.*)$")
+	heading = regexp.MustCompile(`^## (.+)$`)
+)
+
+// Blocks returns the blocks of a page in their order, and the headings of its second level. A code
+// block without a fence is an error, because no test would type it.
+func Blocks(file string) (blocks []Block, sections []string, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	section := ""
+	var open *Block
+	for number, line := range strings.Split(string(text), "\n") {
+		found := fence.FindStringSubmatch(line)
+		switch {
+		case open != nil && line == "```":
+			if open.Kind != "other" {
+				blocks = append(blocks, *open)
+			}
+			open = nil
+		case open != nil:
+			open.Text += line + "\n"
+		case found != nil && found[1] == "sh":
+			open = &Block{Section: section, Kind: found[2]}
+		case found != nil:
+			open = &Block{Kind: "other"}
+		case strings.HasPrefix(line, "    ") && strings.TrimSpace(line) != "":
+			return nil, nil, fmt.Errorf("%s:%d: a block without a fence is run by nobody", file, number+1)
+		default:
+			if found := heading.FindStringSubmatch(line); found != nil {
+				section = found[1]
+				sections = append(sections, section)
+			}
+		}
+	}
+	if open != nil {
+		return nil, nil, fmt.Errorf("%s: a block has no end", file)
+	}
+	return blocks, sections, nil
+}
