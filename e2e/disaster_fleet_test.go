@@ -200,18 +200,22 @@ func ransomware(t *testing.T) {
 	}
 }
 
+// wrongClock has the clock of Postgres ahead while a backup is made.
 func wrongClock(t *testing.T) {
 	f := newFleet(t)
 	f.standIn("systemctl stop bctl-*")
-	f.ShiftClock(-10 * time.Minute)
+	f.ShiftClock(10 * time.Minute)
 	for _, unit := range units {
 		f.start(unit)
 	}
 	fleet.Await(t, "the clock to be noticed", func() bool { return strings.Contains(f.run("bctl status"), "clock") })
+	f.run("bctl backup --all")
 	if out := f.follow("Wrong clock", "fleet"); !strings.Contains(out, "FAILURE     clock") {
 		t.Errorf("the doctor says nothing of a clock: %s", out)
 	}
 	f.ShiftClock(0)
-	f.follow("Wrong clock", "corrected")
+	if out := f.follow("Wrong clock", "corrected"); !strings.Contains(out, "in the FUTURE") {
+		t.Errorf("no snapshot is in the future: %s", out)
+	}
 	treetest.Equal(t, f.tree, f.restored("latest --identity identity.txt"))
 }
