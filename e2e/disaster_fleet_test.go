@@ -74,7 +74,6 @@ func typistOf(t *testing.T, of *fleet.Fleet, tree string) *aFleet {
 
 // standIn does what scripts of the page stand for.
 func (f *aFleet) standIn(command string) {
-	f.typist.Helper()
 	words := strings.Fields(command)
 	switch {
 	case words[0] == "servers-take-over":
@@ -168,7 +167,7 @@ func stolenCredential(t *testing.T) {
 	copyTo(t, filepath.Join(f.Machines, "reader@default"), thief)
 	f.follow("Stolen credential", "fleet")
 	stale := *f.Fleet
-	machines := *f.Fleet.Locked
+	machines := *f.Locked
 	machines.Machines = filepath.Dir(thief)
 	stale.Locked = &machines
 	s := steal(&stale, "reader@default")

@@ -132,7 +132,7 @@ func (p *typist) fifo(name string) *os.File {
 // follow types the blocks of a section that are of a kind, and returns what they print.
 func (p *typist) follow(section, kind string) string {
 	p.Helper()
-	blocks, _, err := manual.Blocks(disasterPage)
+	blocks, err := manual.Blocks(disasterPage)
 	if err != nil {
 		p.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func TestDisasters(t *testing.T) {
 
 func allBlocksWereTyped(t *testing.T) {
 	t.Helper()
-	blocks, _, err := manual.Blocks(disasterPage)
+	blocks, err := manual.Blocks(disasterPage)
 	if err != nil {
 		t.Fatal(err)
 	}

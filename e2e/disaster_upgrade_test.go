@@ -11,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// A migration is killed when it has done a part of its steps, while services of the previous release
-// run. The test types the commands of docs/disaster-recovery.md.
+// A migration is killed when it has done a part of its steps, while services of the previous
+// release run. The test types the commands of docs/disaster-recovery.md.
 func TestUpgradeThatIsHalfFinished(t *testing.T) {
 	t.Parallel()
 	old := fleet.Previous(t)

@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// floorPacks reads all files below a directory, and decrypts as many bytes in frames: the least work
-// of a check of all content. The bytes that it decrypts are its own, because it has no identity.
+// floorPacks reads all files below a directory, and decrypts as many bytes in frames: the least
+// work of a check of all content. The bytes that it decrypts are its own, because it has no
+// identity.
 func floorPacks(directory string) error {
 	files := make(chan string)
 	var workers errgroup.Group

@@ -12,7 +12,7 @@ import (
 // "on NAME", "shared" and the like.
 func blocks(t *testing.T, page string) []manual.Block {
 	t.Helper()
-	all, _, err := manual.Blocks(filepath.Join(dockertest.Root(t), filepath.FromSlash(page)))
+	all, err := manual.Blocks(filepath.Join(dockertest.Root(t), filepath.FromSlash(page)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ package manual
 import (
 	"fmt"
 	"os"
-	"regexp"
 	"strings"
 )
 
@@ -15,22 +14,18 @@ type Block struct {
 	Text    string
 }
 
-var (
-	fence   = regexp.MustCompile("^```(\\S*) ?(.*)$")
-	heading = regexp.MustCompile(`^## (.+)$`)
-)
-
-// Blocks returns the blocks of a page in their order, and the headings of its second level. A code
-// block without a fence is an error, because no test would type it.
-func Blocks(file string) (blocks []Block, sections []string, err error) {
+// Blocks returns the blocks of a page in their order. A code block without a fence is an error,
+// because no test would type it.
+func Blocks(file string) (blocks []Block, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	section := ""
 	var open *Block
 	for number, line := range strings.Split(string(text), "\n") {
-		found := fence.FindStringSubmatch(line)
+		opening := strings.HasPrefix(line, "```")
+		language, kind, _ := strings.Cut(strings.TrimPrefix(line, "```"), " ")
 		switch {
 		case open != nil && line == "```":
 			if open.Kind != "other" {
@@ -39,21 +34,20 @@ func Blocks(file string) (blocks []Block, sections []string, err error) {
 			open = nil
 		case open != nil:
 			open.Text += line + "\n"
-		case found != nil && found[1] == "sh":
-			open = &Block{Section: section, Kind: found[2]}
-		case found != nil:
+		case opening && language == "sh":
+			open = &Block{Section: section, Kind: kind}
+		case opening:
 			open = &Block{Kind: "other"}
 		case strings.HasPrefix(line, "    ") && strings.TrimSpace(line) != "":
-			return nil, nil, fmt.Errorf("%s:%d: a block without a fence is run by nobody", file, number+1)
+			return nil, fmt.Errorf("%s:%d: a block without a fence is run by nobody", file, number+1)
 		default:
-			if found := heading.FindStringSubmatch(line); found != nil {
-				section = found[1]
-				sections = append(sections, section)
+			if title, is := strings.CutPrefix(line, "## "); is {
+				section = title
 			}
 		}
 	}
 	if open != nil {
-		return nil, nil, fmt.Errorf("%s: a block has no end", file)
+		return nil, fmt.Errorf("%s: a block has no end", file)
 	}
-	return blocks, sections, nil
+	return blocks, nil
 }
