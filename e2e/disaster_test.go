@@ -86,9 +86,13 @@ func lostIndexOfAFleet(t *testing.T) {
 	}
 }
 
+// strictBrake has the brake stop what would delete a large share, also of a small store.
+const strictBrake = "bctl brake set --min-bytes 1B"
+
 func lostStore(t *testing.T) {
 	m := newOneMachine(t, nil)
 	m.follow("Before it happens", "one machine")
+	m.run(strictBrake)
 	m.remove(filepath.Join(m.repo, "store"))
 	if out, err := m.try(`bctl backup "$TREE"`); err == nil || !strings.Contains(out, "the store is not mounted") {
 		t.Errorf("a backup without a store: %v, %s", err, out)
@@ -99,6 +103,7 @@ func lostStore(t *testing.T) {
 
 func lostStoreWithoutTheCopy(t *testing.T) {
 	m := newOneMachine(t, nil)
+	m.run(strictBrake)
 	m.remove(filepath.Join(m.repo, "store"))
 	m.follow("Lost store", "one machine without the copy")
 	treetest.Equal(t, m.tree, m.restored("latest"))
@@ -124,6 +129,7 @@ func (m *oneMachine) oldIsWholeBut(lost string) {
 
 func lostStoreOfAFleet(t *testing.T) {
 	f := newFleet(t)
+	f.run(strictBrake)
 	f.remove(f.StoreDir())
 	f.follow("Lost store", "fleet")
 	treetest.Equal(t, f.tree, f.path("restored"))
