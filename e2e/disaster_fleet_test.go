@@ -175,7 +175,7 @@ func stolenCredential(t *testing.T) {
 	if err := s.publish("bctl.v1.commit.batch")(); err == nil {
 		t.Error("NATS lets the stolen folder in")
 	}
-	treetest.Equal(t, f.tree, f.restored("latest --identity identity.txt"))
+	treetest.Equal(t, f.tree, f.restored("latest --filer files --shard trusted --identity identity.txt"))
 }
 
 // ransomware encrypts the files of a filer, and makes a policy forget nearly all snapshots.
