@@ -41,9 +41,9 @@ func proofs() []*proof {
 
 // measureProof takes snapshots of a tree that changes, rebuilds their index, and checks them.
 func measureProof(ctx context.Context, r *runner) (err error) {
-	preset := "million20"
+	preset, rounds := "million20", proofRounds
 	if r.o.full {
-		preset = "million"
+		preset, rounds = "million", 1
 	}
 	s := r.o.shaped(presets[preset].shape)
 	tree := filepath.Join(r.work, "tree")
@@ -70,7 +70,7 @@ func measureProof(ctx context.Context, r *runner) (err error) {
 		progress("snapshot %d", n+1)
 	}
 	all := proofs()
-	for range proofRounds {
+	for range rounds {
 		for _, p := range all {
 			m, err := b.prove(ctx, bctl, p)
 			if err != nil {
@@ -102,8 +102,8 @@ func (b *bench) prove(ctx context.Context, t *tool, p *proof) (sample, error) {
 }
 
 func writeProofs(c *chapter, all []*proof, s shape, packBytes int64) {
-	c.say("%d files, %d snapshots; %.0f%% of the files change between two snapshots. One machine, a repository in a directory with %.0f MB of packs; medians of %d rounds.",
-		s.files, proofSnapshots, 100*c.runner.o.churnShare, float64(packBytes)/1e6, proofRounds)
+	c.say("%d files, %d snapshots; %.0f%% of the files change between two snapshots. One machine, a repository in a directory with %.0f MB of packs; medians of runs: %d.",
+		s.files, proofSnapshots, 100*c.runner.o.churnShare, float64(packBytes)/1e6, len(all[0].of))
 	rows := [][]string{{"command", "s", "CPU, s", "peak MiB"}}
 	data := map[string][]sample{}
 	figures := map[string][3]float64{}
