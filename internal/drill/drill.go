@@ -28,6 +28,8 @@ type Options struct {
 	Source source.Source
 	// Progress is called with what the drill does, from any goroutine.
 	Progress func(step string, p restore.Progress)
+
+	restored func(path string) // for tests: called before the comparison
 }
 
 // Steps of a drill.
@@ -137,6 +139,9 @@ func (r *run) restore(ctx context.Context, step string, o restore.Options, only 
 		return nil
 	}
 	r.o.Progress(StepCompare, restore.Progress{})
+	if r.o.restored != nil {
+		r.o.restored(o.Target)
+	}
 	return r.compare(ctx, o, only, part, w.why)
 }
 

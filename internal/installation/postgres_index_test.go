@@ -111,6 +111,7 @@ type byRoles struct {
 	index.Locking
 	index.Checking
 	index.Repairing             // by the admin: no role repairs
+	index.Drilling              // by an operator with an identity
 	committer, operator, pruner *pgindex.Index
 	all                         []*pgindex.Index
 	user                        func(name string) *pgindex.Index // an operator with a name of its own
@@ -128,7 +129,7 @@ func openByRoles(t testing.TB, p *Plan, dsn string) *byRoles {
 	}
 	admin, committer, walker, reader, operator, pruner := open(Admin), open(Committer), open(Walker), open(Reader), open(Operator), open(Pruner)
 	return &byRoles{
-		admin, operator, walker, reader, committer, operator, pruner, pruner, pruner, admin, admin, pruner, operator, admin, committer, operator, pruner,
+		admin, operator, walker, reader, committer, operator, pruner, pruner, pruner, admin, admin, pruner, operator, admin, operator, committer, operator, pruner,
 		[]*pgindex.Index{admin, committer, walker, reader, operator, pruner},
 		func(name string) *pgindex.Index { return openAs(t, p, dsn, name) },
 	}

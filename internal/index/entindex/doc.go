@@ -114,6 +114,7 @@
 //	purgepage.go   the same for one page
 //	purges.go      the jobs of purging
 //	repair.go      notes what the store has lost
+//	drills.go      the reports of drills
 //	versions.go    writes versions of pages anew
 //	recover.go     stores what a rebuild has found in the store
 //	recoverpacks.go  registers packs that it has found

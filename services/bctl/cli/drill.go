@@ -51,6 +51,8 @@ type drillProgress struct {
 const (
 	defaultDrillFiles = 100
 	defaultDrillSize  = 1 << 30
+	// shownFailures is how many failures are printed.
+	shownFailures = 20
 	// maxDrillFiles bounds the paths that are held in memory.
 	maxDrillFiles = 100_000
 )
@@ -328,12 +330,12 @@ func (c *drillCommand) print(r *drill.Report) error {
 		fmt.Fprintf(&b, "  source     %s equal, %s changed since the snapshot\n", counted(r.Source.Files, "file"), humanize.Comma(r.Source.Changed))
 	}
 	drillNotes(&b, r)
-	for n := range r.Failed {
-		f := &r.Failed[n]
-		fmt.Fprintf(&b, "  %s: %s: %s\n", display("/"+f.Path), f.What, display(f.Error))
+	shown := r.Failed[:min(len(r.Failed), shownFailures)]
+	for n := range shown {
+		fmt.Fprintf(&b, "  %s: %s: %s\n", display("/"+shown[n].Path), shown[n].What, display(shown[n].Error))
 	}
-	if more := r.Failures - int64(len(r.Failed)); more > 0 {
-		fmt.Fprintf(&b, "  … and %s more\n", humanize.Comma(more))
+	if more := r.Failures - int64(len(shown)); more > 0 {
+		fmt.Fprintf(&b, "  … and %s more (bctl drill ls --json has up to 100)\n", humanize.Comma(more))
 	}
 	if !r.Passed {
 		fmt.Fprintf(&b, "  next: %s\n", drillNext(r))

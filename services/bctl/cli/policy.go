@@ -22,7 +22,7 @@ func newPolicy(a *app) *cobra.Command {
 excluded, and how long snapshots are kept. Labels select the filers. The
 committers of a fleet apply policies; a change takes effect within seconds. On
 one machine policies have no effect: use a timer (systemd, cron) that runs bctl
-backup and bctl forget --policy --prune.`,
+backup, bctl forget --policy --prune and bctl drill --due.`,
 	})
 	cmd.AddCommand(newPolicySet(a), newPolicyLs(a), newPolicyShow(a), newPolicyRm(a), newPolicyNext(a), newPolicySimulate(a))
 	return cmd
@@ -207,7 +207,7 @@ func (a *app) notePolicies(policies int) {
 	if _, local := a.cfg.IndexPath(); !local || a.cfg.Fleet() || policies == 0 {
 		return
 	}
-	a.note("policies have no effect on one machine: use a timer (systemd, cron) that runs bctl backup and bctl forget --policy --prune")
+	a.note("policies have no effect on one machine: use a timer (systemd, cron) that runs bctl backup, bctl forget --policy --prune and bctl drill --due")
 }
 
 // findPolicy returns the policy with the given name.
