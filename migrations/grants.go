@@ -144,8 +144,8 @@ var Privileges = []Privilege{
 	// A trigger ensures that these values are those of the newest good snapshot.
 	{"operator", may("UPDATE"), in("shards"), of("last_good", "last_good_number", "last_good_started", "last_good_files", "last_good_bytes")},
 
-	// They store the reports of their drills, which the committers export as metrics. The reports are
-	// signed: only who has an identity can make one.
+	// They store the reports of their drills, which the committers export as metrics. The reports
+	// are signed: only who has an identity can make one.
 	{"operator", may("SELECT", "INSERT", "DELETE"), in("drills"), nil},
 	{"committer", may("SELECT"), in("drills"), nil},
 	{"pruner", may("SELECT"), in("drills"), nil}, // it lists shards

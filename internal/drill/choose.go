@@ -123,8 +123,8 @@ func (s *chooser) enter(path string, best *candidate) *candidate {
 
 func within(path, dir string) bool { return dir == "" || strings.HasPrefix(path, dir+"/") }
 
-// leave closes the innermost directory. A directory that is small enough stands for everything below
-// it.
+// leave closes the innermost directory. A directory that is small enough stands for everything
+// below it.
 func (s *chooser) leave(best *candidate) *candidate {
 	last := s.open[len(s.open)-1]
 	s.open = s.open[:len(s.open)-1]

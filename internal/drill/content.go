@@ -22,9 +22,9 @@ type content struct {
 // errDiffers reports that a file has other content than its listing.
 var errDiffers = errors.New("the content differs")
 
-// compare fails unless in has the content of e, whose size it has: with errDiffers, with an error of
-// reading, or with one of the lists of chunks (backup.ErrCorrupt). An error that ends the drill is
-// fatal.
+// compare fails unless in has the content of e, whose size it has: with errDiffers, with an error
+// of reading, or with one of the lists of chunks (backup.ErrCorrupt). An error that ends the drill
+// is fatal.
 func (c *content) compare(ctx context.Context, in io.ReaderAt, e *backup.Entry) (failed, fatal error) {
 	refs := fetch.NewRefs(e.Size, e.Content)
 	end := int64(0)

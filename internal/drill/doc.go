@@ -15,11 +15,11 @@
 //
 // # What is proven
 //
-// The restore is that of package restore, with all that it needs: the index, the store, an identity.
-// Files are then read from the target again, and each chunk is compared with its keyed hash in the
-// listing. Attributes are compared one by one. A difference is a failure, unless the target cannot
-// have the attribute: an empty file there that is given the same one has not got it either. These
-// are counted, by attribute.
+// The restore is that of package restore, with all that it needs: the index, the store, an
+// identity. Files are then read from the target again, and each chunk is compared with its keyed
+// hash in the listing. Attributes are compared one by one. A difference is a failure, unless the
+// target cannot have the attribute: an empty file there that is given the same one has not got it
+// either. These are counted, by attribute.
 //
 // An entry that the snapshot does not hold as the file server had it (backup.Flawed) is compared
 // with what the snapshot has, and counted. Whether two names are hard links of one file is not

@@ -20,8 +20,8 @@ import (
 // placePrefix begins the names of the temporary directories of drills.
 const placePrefix = "bctl-drill-"
 
-// A place is the temporary directory of one drill. It is locked while the drill runs. All content is
-// in the directory below it, because package target locks that one.
+// A place is the temporary directory of one drill. It is locked while the drill runs. All content
+// is in the directory below it, because package target locks that one.
 type place struct {
 	path string
 	lock *os.File

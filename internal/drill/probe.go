@@ -24,8 +24,8 @@ type prober struct {
 // maxKnown bounds the answers that are remembered.
 const maxKnown = 1 << 16
 
-// carries reports whether an entry of the kind of e can have an attribute. set gives it to the entry
-// at path and reports whether it has it then.
+// carries reports whether an entry of the kind of e can have an attribute. set gives it to the
+// entry at path and reports whether it has it then.
 func (p *prober) carries(e *backup.Entry, attribute string, set func(path string) bool) bool {
 	key := e.Kind.String() + " " + attribute
 	carried, ok := p.known[key]

@@ -45,7 +45,8 @@ type Report struct {
 	Passed    bool `json:"passed"`
 	Sample    Part `json:"sample"`
 	Directory Part `json:"directory"`
-	// TooLarge counts files that exceed MaxBytes, or the rest of it: no drill with it restores them.
+	// TooLarge counts files that exceed MaxBytes, or the rest of it: no drill with it restores
+	// them.
 	TooLarge int64 `json:"too_large"`
 	// Flawed counts entries that were flawed when the snapshot was taken.
 	Flawed int64 `json:"flawed"`
@@ -128,9 +129,9 @@ func (r *Report) row(shard backup.ShardID) (d index.Drill, err error) {
 	return d, err
 }
 
-// Open returns the report in a row of the index. Its error wraps backup.ErrCorrupt unless the report
-// is signed by the repository's signer, describes the shard with the given key, and agrees with the
-// other columns of the row.
+// Open returns the report in a row of the index. Its error wraps backup.ErrCorrupt unless the
+// report is signed by the repository's signer, describes the shard with the given key, and agrees
+// with the other columns of the row.
 func Open(d *index.Drill, repository backup.RepositoryID, signer seal.Signer, shard backup.ShardKey) (*Report, error) {
 	if len(d.Report) > index.MaxDrillReportBytes {
 		return nil, fmt.Errorf("drill %s: its report has %d bytes: %w", d.ID, len(d.Report), backup.ErrCorrupt)

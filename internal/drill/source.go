@@ -52,8 +52,8 @@ func gone(err error) bool {
 		errors.Is(err, syscall.ENOTDIR) || errors.Is(err, backup.ErrOutside)
 }
 
-// compareFile reads the file on the file server if its size and times are those of the snapshot, and
-// looks at them again afterwards.
+// compareFile reads the file on the file server if its size and times are those of the snapshot,
+// and looks at them again afterwards.
 func (l *live) compareFile(ctx context.Context, path string, e *backup.Entry, c *content) (unchanged bool, failed, fatal error) {
 	dir, name := backup.Split(path)
 	d, err := l.tree.OpenDirectory(ctx, dir)

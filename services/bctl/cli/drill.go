@@ -282,8 +282,8 @@ func (c *drillCommand) dueShards(ctx context.Context, i index.Index, shards []in
 	return due, nil
 }
 
-// drillPolicies sets how often the policies of shards want drills. On one machine no scheduler binds
-// shards to policies, so their labels decide.
+// drillPolicies sets how often the policies of shards want drills. On one machine no scheduler
+// binds shards to policies, so their labels decide.
 func drillPolicies(ctx context.Context, i index.Catalog, shards []index.ShardStatus) error {
 	policies, err := i.ListPolicies(ctx)
 	if err != nil {
