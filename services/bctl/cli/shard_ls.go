@@ -22,8 +22,9 @@ func newShardLs(a *app) *cobra.Command {
 		Long: `Lists shards. LAST GOOD is when the last good snapshot was begun. DEADLINE is
 the time by which the shard should have the next one under its policy. After
 that time the shard is OVERDUE. RESTORABLE is when a drill last proved that the
-shard can be restored; FAILED if a later drill did not (bctl drill). A narrow terminal shows shorter times; --wide
-shows all columns, and all times in full.`,
+shard can be restored; FAILED means that a later drill did not (bctl drill). A
+narrow terminal shows shorter times; --wide shows all columns, and all times in
+full.`,
 		Example: `  bctl shard ls
   bctl shard ls --filer nas1
   bctl shard ls --label env=prod --json`,
