@@ -3,6 +3,7 @@
 package drill
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -107,6 +108,6 @@ func (p *prober) xattr(e *backup.Entry, x *backup.Xattr) bool {
 		}
 		have := make([]byte, len(x.Value)+1)
 		n, err := unix.Lgetxattr(path, x.Name, have)
-		return err == nil && string(have[:n]) == string(x.Value)
+		return err == nil && bytes.Equal(have[:n], x.Value)
 	})
 }

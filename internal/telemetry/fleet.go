@@ -90,7 +90,7 @@ func newFleet() *fleet {
 	d.lastGood = desc("bctl_shard_last_good_timestamp_seconds", "When the shard's last good snapshot was begun, in seconds since 1970; 0: there is none.", "filer", "shard")
 	d.deadline = desc("bctl_shard_deadline_timestamp_seconds", "Deadline of the shard's policy for the next good snapshot, in seconds since 1970; 0: there is no good snapshot, or no policy.", "filer", "shard")
 	d.drilled = desc("bctl_shard_drilled_timestamp_seconds", "When the shard's last drill that passed was begun, in seconds since 1970; 0: none has. Only shards with a good snapshot.", "filer", "shard")
-	d.drillEvery = desc("bctl_shard_drill_interval_seconds", "How often the shard's policy wants a drill. Only shards with a good snapshot, whose policy wants drills.", "filer", "shard")
+	d.drillEvery = desc("bctl_shard_drill_interval_seconds", "How often the shard's policy wants a drill; 0: never. Only shards with a good snapshot.", "filer", "shard")
 	d.drillFailed = desc("bctl_shard_drill_failed", "1 if the shard's last drill has found differences, else 0. Only shards with a good snapshot.", "filer", "shard")
 	d.stopped = desc("bctl_deletions_stopped", "Deletions that the brake has stopped, and that wait for operators: of shards by policies and bctl forget, or of the repository by pruning.", "of")
 	return f
@@ -197,9 +197,7 @@ func (f *fleet) collectDrills(gauge gauger, s *index.ShardStatus) {
 		failed = 1
 	}
 	gauge(f.descs.drillFailed, failed, s.Filer.Name, s.Name)
-	if s.Drills.Every > 0 {
-		gauge(f.descs.drillEvery, s.Drills.Every.Seconds(), s.Filer.Name, s.Name)
-	}
+	gauge(f.descs.drillEvery, s.Drills.Every.Seconds(), s.Filer.Name, s.Name)
 }
 
 // unixSeconds returns 0 for the zero time.
