@@ -123,7 +123,7 @@ var Privileges = []Privilege{
 	{"operator", may("UPDATE"), in("filers"), of("site", "walk_tasks", "read_batches", "read_bytes", "floor", "compare", "selection", "labels",
 		"retired", "walk_slots", "read_slots")},
 	{"operator", may("UPDATE"), in("policies"), of("revision", "labels", "paused", "schedule", "time_zone", "jitter", "windows",
-		"recovery_point", "floor", "retention", "selection")},
+		"recovery_point", "floor", "drill", "retention", "selection")},
 	{"operator", may("INSERT"), in("shards"), of("shard_key", "name", "source", "pattern", "selection", "retired", "filer_id", "last_number",
 		"last_good_number", "last_good_files", "last_good_bytes", "interrupted", "checkpoint_bytes", "segment_bytes",
 		"policy_id", "policy_revision", "due", "deadline")},
@@ -153,6 +153,12 @@ var Privileges = []Privilege{
 	{"operator", may("DELETE"), in("stops", "confirmations"), nil},
 	// A trigger ensures that these values are those of the newest good snapshot.
 	{"operator", may("UPDATE"), in("shards"), of("last_good", "last_good_number", "last_good_started", "last_good_files", "last_good_bytes")},
+
+	// They store the reports of their drills, which the committers export as metrics. The reports
+	// are signed: only who has an identity can make one.
+	{"operator", may("SELECT", "INSERT", "DELETE"), in("drills"), nil},
+	{"committer", may("SELECT"), in("drills"), nil},
+	{"pruner", may("SELECT"), in("drills"), nil}, // it lists shards
 
 	// The scalers of the services count open work (deploy/kubernetes).
 	{"monitor", may("SELECT"), in("filers"), of("id", "site", "walk_tasks", "walk_slots", "read_batches", "read_slots", "read_bytes")},

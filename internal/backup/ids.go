@@ -63,6 +63,24 @@ func ParseSnapshotID(s string) (SnapshotID, error) {
 	return SnapshotID(raw), err
 }
 
+// A DrillID names one drill, and its report.
+type DrillID [16]byte
+
+// NewDrillID returns a random DrillID.
+func NewDrillID() DrillID { return DrillID(random16()) }
+
+// String returns the 32 hexadecimal digits.
+func (id DrillID) String() string { return hex.EncodeToString(id[:]) }
+
+// Short returns the first eight digits, for display.
+func (id DrillID) Short() string { return id.String()[:8] }
+
+// ParseDrillID reads the 32 hexadecimal digits of String.
+func ParseDrillID(s string) (DrillID, error) {
+	raw, err := parseHex16(s)
+	return DrillID(raw), err
+}
+
 // A RepositoryID names a repository: one key, one store, one index.
 type RepositoryID [16]byte
 

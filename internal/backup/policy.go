@@ -25,6 +25,8 @@ type Policy struct {
 	RecoveryPoint time.Duration
 	// Floor is the Limits.Floor of filers that do not set one; 0: an eighth of their limits.
 	Floor int
+	// Drill is how often a drill proves that each shard can be restored; 0: there are no drills.
+	Drill time.Duration
 
 	Retention Retention
 	Selection Selection // in addition to those of filer and shard

@@ -4,6 +4,7 @@
 //	readers.go    opens packs, reads their tables, and keeps these for further requests
 //	pack.go       reads ranges of frames, decodes them, and passes each chunk to its Sink
 //	elsewhere.go  tries further packs for chunks that a pack does not provide
+//	refs.go       follows the list chunks of a large file to its chunks
 //
 // # Path of a chunk
 //

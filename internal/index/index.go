@@ -103,6 +103,7 @@ type Index interface {
 	Checking
 	Repairing
 	Scrubbing
+	Drilling
 	// Close closes the connections.
 	Close() error
 }
@@ -272,6 +273,7 @@ type ShardStatus struct {
 	Failed   time.Time         // when the newest snapshot failed; zero: it has not
 	Policy   string            // name of the bound policy; "": none, or the scheduler has not seen the shard yet
 	Plan     Plan
+	Drills   ShardDrills
 }
 
 // Overdue reports whether the shard has missed the deadline by which its policy wants a good

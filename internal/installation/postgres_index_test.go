@@ -112,6 +112,7 @@ type byRoles struct {
 	index.Checking
 	index.Repairing // by the admin: no role repairs
 	index.Scrubbing
+	index.Drilling                        // by an operator with an identity
 	committer, operator, pruner, scrubber *pgindex.Index
 	all                                   []*pgindex.Index
 	user                                  func(name string) *pgindex.Index // an operator with a name of its own
@@ -129,7 +130,7 @@ func openByRoles(t testing.TB, p *Plan, dsn string) *byRoles {
 	}
 	admin, committer, walker, reader, operator, pruner, scrubber := open(Admin), open(Committer), open(Walker), open(Reader), open(Operator), open(Pruner), open(Scrubber)
 	return &byRoles{
-		admin, operator, walker, reader, committer, operator, pruner, pruner, pruner, admin, admin, pruner, operator, admin, proving{scrubber, operator}, committer, operator, pruner, scrubber,
+		admin, operator, walker, reader, committer, operator, pruner, pruner, pruner, admin, admin, pruner, operator, admin, proving{scrubber, operator}, operator, committer, operator, pruner, scrubber,
 		[]*pgindex.Index{admin, committer, walker, reader, operator, pruner, scrubber},
 		func(name string) *pgindex.Index { return openAs(t, p, dsn, name) },
 	}

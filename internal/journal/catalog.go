@@ -91,6 +91,7 @@ type CatalogPolicy struct {
 	Windows              []string          `json:"windows,omitempty"`
 	RecoveryPointSeconds float64           `json:"recovery_point_seconds,omitempty"`
 	FloorPercent         int               `json:"floor_percent,omitempty"`
+	DrillSeconds         float64           `json:"drill_seconds,omitempty"`
 	Retention            CatalogRetention  `json:"retention"`
 	Selection            backup.Selection  `json:"selection"`
 }
@@ -154,7 +155,7 @@ func PolicyOf(p *backup.Policy) CatalogPolicy {
 	return CatalogPolicy{
 		Name: p.Name, Labels: p.Labels, Paused: p.Paused, Schedule: p.Schedule, TimeZone: p.TimeZone, JitterSeconds: p.Jitter.Seconds(),
 		Windows: p.Windows, RecoveryPointSeconds: p.RecoveryPoint.Seconds(), FloorPercent: p.Floor, Selection: p.Selection,
-		Retention: retentionOf(&p.Retention),
+		DrillSeconds: p.Drill.Seconds(), Retention: retentionOf(&p.Retention),
 	}
 }
 

@@ -31,7 +31,7 @@ func exampleCatalog() *Catalog {
 	}
 	policy := backup.Policy{
 		ID: 5, Revision: 6, Name: "nightly", Labels: map[string]string{"tier": "gold"}, Paused: true, Schedule: "0 2 * * *", TimeZone: "Europe/Berlin",
-		Jitter: 90 * time.Minute, Windows: []string{"mon-fri 20:00-06:00"}, RecoveryPoint: 36 * time.Hour, Floor: 50,
+		Jitter: 90 * time.Minute, Windows: []string{"mon-fri 20:00-06:00"}, RecoveryPoint: 36 * time.Hour, Floor: 50, Drill: 7 * 24 * time.Hour,
 		Retention: backup.Retention{Last: 1, Hourly: 2, Daily: 3, Weekly: 4, Monthly: 5, Yearly: 6, Within: backup.Period{Days: 2}}, Selection: selection,
 	}
 	return &Catalog{
@@ -61,7 +61,7 @@ func exampleHolds() []CatalogHold {
 // goldenCatalog is the example as of when the golden files were written, without later additions.
 func goldenCatalog() *Catalog {
 	c := exampleCatalog()
-	c.Filers[0].FloorPercent, c.Policies[0].FloorPercent = 0, 0
+	c.Filers[0].FloorPercent, c.Policies[0].FloorPercent, c.Policies[0].DrillSeconds = 0, 0, 0
 	c.Forgotten, c.Holds, c.Bad, c.Brake = nil, nil, nil, nil
 	return c
 }
@@ -104,7 +104,7 @@ func TestCatalogHasEverything(t *testing.T) {
 		{backup.Filer{}, CatalogFiler{}, []string{"ID", "Limits"}}, // limits are four fields
 		{backup.Shard{}, CatalogShard{}, []string{"ID"}},
 		// Durations are seconds, the floor is percent.
-		{backup.Policy{}, CatalogPolicy{}, []string{"ID", "Revision", "Jitter", "RecoveryPoint", "Floor"}},
+		{backup.Policy{}, CatalogPolicy{}, []string{"ID", "Revision", "Jitter", "RecoveryPoint", "Floor", "Drill"}},
 		{backup.Retention{}, CatalogRetention{}, nil},
 	} {
 		noun, line := reflect.TypeOf(test.noun), reflect.TypeOf(test.line)
@@ -116,8 +116,8 @@ func TestCatalogHasEverything(t *testing.T) {
 		}
 	}
 	p := c.Policies[0]
-	if p.JitterSeconds != 5400 || p.RecoveryPointSeconds != 129600 || p.Retention.WithinSeconds != 172800 {
-		t.Errorf("durations are %v, %v and %v seconds", p.JitterSeconds, p.RecoveryPointSeconds, p.Retention.WithinSeconds)
+	if p.JitterSeconds != 5400 || p.RecoveryPointSeconds != 129600 || p.DrillSeconds != 604800 || p.Retention.WithinSeconds != 172800 {
+		t.Errorf("durations are %v, %v, %v and %v seconds", p.JitterSeconds, p.RecoveryPointSeconds, p.DrillSeconds, p.Retention.WithinSeconds)
 	}
 }
 

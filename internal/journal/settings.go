@@ -41,6 +41,7 @@ func (p *CatalogPolicy) Policy() (backup.Policy, error) {
 	return backup.Policy{
 		Name: p.Name, Labels: p.Labels, Paused: p.Paused, Schedule: p.Schedule, TimeZone: p.TimeZone, Jitter: duration(p.JitterSeconds),
 		Windows: p.Windows, RecoveryPoint: duration(p.RecoveryPointSeconds), Floor: p.FloorPercent, Selection: p.Selection, Retention: retention,
+		Drill: duration(p.DrillSeconds),
 	}, nil
 }
 

@@ -13,10 +13,12 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// maxJitter bounds a policy's jitter, and maxRecoveryPoint bounds its recovery point.
+// These bound a policy's jitter, its recovery point, and how often it wants drills.
 const (
 	maxJitter        = 7 * 24 * time.Hour
 	maxRecoveryPoint = 366 * 24 * time.Hour
+	minDrill         = time.Hour
+	maxDrill         = 366 * 24 * time.Hour
 )
 
 // A Schedule computes the times of one policy. Its methods may be called concurrently.
@@ -46,6 +48,9 @@ func Parse(p backup.Policy) (*Schedule, error) {
 	}
 	if p.RecoveryPoint < 0 || p.RecoveryPoint > maxRecoveryPoint {
 		return nil, backup.WrongSetting("recovery_point", "recovery point %v is not between 0 and %v", p.RecoveryPoint, maxRecoveryPoint)
+	}
+	if p.Drill < 0 || p.Drill > maxDrill || p.Drill > 0 && p.Drill < minDrill {
+		return nil, backup.WrongSetting("drill", "drill %v is not between %v and %v, or 0", p.Drill, minDrill, maxDrill)
 	}
 	if err := CheckFloor(p.Floor); err != nil {
 		return nil, err

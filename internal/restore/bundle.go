@@ -87,7 +87,7 @@ func (p *planner) flush(ctx context.Context) error {
 		switch {
 		case f.settled:
 		case f.needsContent():
-			f.stream = newRefStream(f.e.Size, f.e.Content)
+			f.stream = fetch.NewRefs(f.e.Size, f.e.Content)
 			content = append(content, f)
 		default:
 			simple = append(simple, f)
@@ -102,7 +102,7 @@ func (p *planner) gather(ctx context.Context, files []*file) error {
 	var wants []fetch.Want
 	for len(files) > 0 {
 		f := files[0]
-		ref, offset, list, ok, err := f.stream.peek()
+		ref, offset, list, ok, err := f.stream.Peek()
 		switch {
 		case err != nil:
 			f.fail("restore", err)
@@ -111,13 +111,13 @@ func (p *planner) gather(ctx context.Context, files []*file) error {
 			f.arrive() // the planner has no more chunks for it
 			files = files[1:]
 		case list:
-			if err := p.r.loadLists(ctx, streamsOf(files)); err != nil {
+			if err := p.r.fetch.Load(ctx, streamsOf(files)); err != nil {
 				return err
 			}
 		default:
 			f.want(offset, ref.Length)
 			wants = append(wants, fetch.Want{Chunk: ref.Chunk, Length: ref.Length, Tag: offset, Sink: f})
-			f.stream.advance()
+			f.stream.Advance()
 		}
 		if len(wants) >= maxBundleChunks {
 			p.startFetch(ctx, wants)
@@ -139,8 +139,8 @@ func (p *planner) startFetch(ctx context.Context, wants []fetch.Want) {
 	}
 }
 
-func streamsOf(files []*file) []*refStream {
-	streams := make([]*refStream, 0, min(len(files), lookahead))
+func streamsOf(files []*file) []*fetch.Refs {
+	streams := make([]*fetch.Refs, 0, min(len(files), lookahead))
 	for _, f := range files[:min(len(files), lookahead)] {
 		streams = append(streams, &f.stream)
 	}

@@ -7,7 +7,6 @@
 //	plan.go         reads pages of the index in walk order: directories and files
 //	flaws.go        reports entries that the snapshot does not hold as the file server had them
 //	bundle.go       collects files in bundles of bounded size, and fetches their chunks
-//	refs.go         follows chunk lists to the chunks of large files
 //	directory.go    creates a directory, and finishes it after all work below it
 //	lettercase.go   refuses names that the target takes for the same
 //	existing.go     compares a file with what exists: create, replace or keep

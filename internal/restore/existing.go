@@ -11,6 +11,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/fetch"
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
@@ -20,7 +21,7 @@ func (f *file) decide(ctx context.Context) {
 		return // decided when the first name is finished
 	}
 	if f.r.o.Verify && f.e.Kind == backup.File {
-		f.stream = newRefStream(f.e.Size, f.e.Content)
+		f.stream = fetch.NewRefs(f.e.Size, f.e.Content)
 	}
 	never := f.r.o.Overwrite == Never
 	// Several chunks take a while to arrive, and other processes must not see a part of the file.
@@ -49,21 +50,21 @@ func (f *file) measure(ctx context.Context) error {
 	if !f.needsContent() {
 		return nil
 	}
-	stream := newRefStream(f.e.Size, f.e.Content)
+	stream := fetch.NewRefs(f.e.Size, f.e.Content)
 	for {
-		ref, _, list, ok, err := stream.peek()
+		ref, _, list, ok, err := stream.Peek()
 		switch {
 		case err != nil || !ok:
 			return err
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case list:
-			if err := f.r.loadLists(ctx, []*refStream{&stream}); err != nil {
+			if err := f.r.fetch.Load(ctx, []*fetch.Refs{&stream}); err != nil {
 				return err
 			}
 		default:
 			f.r.bytes.Add(ref.Length)
-			stream.advance()
+			stream.Advance()
 		}
 	}
 }
@@ -158,14 +159,14 @@ func (f *file) compare(ctx context.Context, in *os.File) (end int64, err error) 
 	hasher := chunk.NewHasher([32]byte(f.r.key))
 	var buf []byte
 	for {
-		ref, offset, list, ok, err := f.stream.peek()
+		ref, offset, list, ok, err := f.stream.Peek()
 		switch {
 		case err != nil || !ok:
 			return end, err
 		case ctx.Err() != nil:
 			return end, context.Cause(ctx)
 		case list:
-			if err := f.r.loadLists(ctx, []*refStream{&f.stream}); err != nil {
+			if err := f.r.fetch.Load(ctx, []*fetch.Refs{&f.stream}); err != nil {
 				return end, err
 			}
 			continue
@@ -184,7 +185,7 @@ func (f *file) compare(ctx context.Context, in *os.File) (end int64, err error) 
 			return end, errDiffers
 		}
 		end = offset + ref.Length
-		f.stream.advance()
+		f.stream.Advance()
 	}
 }
 

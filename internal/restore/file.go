@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/fetch"
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
@@ -27,9 +28,9 @@ type file struct {
 	action  Action
 	how     target.CreateOptions
 	settled bool
-	stream  refStream // the planner's
-	group   *group    // the group of hardlinks that it belongs to
-	further bool      // it is not the group's first name
+	stream  fetch.Refs // the planner's
+	group   *group     // the group of hardlinks that it belongs to
+	further bool       // it is not the group's first name
 
 	xattrsLost bool // e.Xattrs could not be read
 

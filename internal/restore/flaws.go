@@ -79,7 +79,7 @@ func (r *restorer) flawAbove(ctx context.Context) (stale bool, err error) {
 	dir, stale, err := browse.Unread(ctx, r.cat, r.o.Snapshot, parent)
 	switch {
 	case errors.Is(err, backup.ErrCorrupt):
-		r.problem("", "read listing", fmt.Errorf("it is not known whether this could be read when the snapshot was taken: %w", err))
+		r.problem("", OpListing, fmt.Errorf("it is not known whether this could be read when the snapshot was taken: %w", err))
 		return true, nil
 	case err != nil || !stale:
 		return false, err

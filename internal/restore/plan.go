@@ -15,7 +15,11 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-const opListing = "read listing"
+// Operations of Problems that report missing or damaged listings.
+const (
+	OpListing = "read listing"
+	OpOrphan  = "restore directory"
+)
 
 // A planner reads the pages of a snapshot in walk order. It belongs to one goroutine.
 type planner struct {
@@ -97,7 +101,7 @@ func (p *planner) checkPages() {
 	if p.pages.Pages == want.Pages {
 		err = errors.New("the index has pages of the snapshot that differ from those it was committed with")
 	}
-	p.r.problem("", opListing, fmt.Errorf("%w: the restored files may be incomplete, or belong to another snapshot; compare with another snapshot. On one machine, move the index away and run bctl index rebuild: the copy in the store may be complete: %w", err, backup.ErrCorrupt))
+	p.r.problem("", OpListing, fmt.Errorf("%w: the restored files may be incomplete, or belong to another snapshot; compare with another snapshot. On one machine, move the index away and run bctl index rebuild: the copy in the store may be complete: %w", err, backup.ErrCorrupt))
 	for d := p.current; d != nil; d = d.parent {
 		d.partial = true // nothing more is deleted
 	}
@@ -149,7 +153,7 @@ func below(path, dir string) bool { return dir == "" || strings.HasPrefix(path, 
 // reportIncomplete reports a directory that is not completely known.
 func (p *planner) reportIncomplete(path string, err error) {
 	p.reported = true
-	p.r.problem(path, opListing, err)
+	p.r.problem(path, OpListing, err)
 }
 
 // enter makes path the current directory. It is false if the directory is not restored; then
@@ -217,7 +221,7 @@ func (d *directory) inherit(p *planner) {
 
 func (p *planner) orphan(path, why string) bool {
 	p.reported = true
-	p.r.problem(path, "restore directory", fmt.Errorf("%s: %w", why, backup.ErrCorrupt))
+	p.r.problem(path, OpOrphan, fmt.Errorf("%s: %w", why, backup.ErrCorrupt))
 	return false
 }
 

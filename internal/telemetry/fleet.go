@@ -45,6 +45,7 @@ type fleet struct {
 		limit, slots, inHand, latency, idle               *prometheus.Desc
 		files, stats, statSeconds, opens, openSeconds, up *prometheus.Desc
 		lastGood, deadline, known, stopped                *prometheus.Desc
+		drilled, drillEvery, drillFailed                  *prometheus.Desc
 	}
 
 	mu     sync.Mutex
@@ -88,6 +89,9 @@ func newFleet() *fleet {
 	d.openSeconds = desc("bctl_filer_open_seconds_total", "Seconds that the filer took for the opens that were timed.", "filer")
 	d.lastGood = desc("bctl_shard_last_good_timestamp_seconds", "When the shard's last good snapshot was begun, in seconds since 1970; 0: there is none.", "filer", "shard")
 	d.deadline = desc("bctl_shard_deadline_timestamp_seconds", "Deadline of the shard's policy for the next good snapshot, in seconds since 1970; 0: there is no good snapshot, or no policy.", "filer", "shard")
+	d.drilled = desc("bctl_shard_drilled_timestamp_seconds", "When the shard's last drill that passed was begun, in seconds since 1970; 0: none has. Only shards with a good snapshot.", "filer", "shard")
+	d.drillEvery = desc("bctl_shard_drill_interval_seconds", "How often the shard's policy wants a drill; 0: never. Only shards with a good snapshot.", "filer", "shard")
+	d.drillFailed = desc("bctl_shard_drill_failed", "1 if the shard's last drill has found differences, else 0. Only shards with a good snapshot.", "filer", "shard")
 	d.stopped = desc("bctl_deletions_stopped", "Deletions that the brake has stopped, and that wait for operators: of shards by policies and bctl forget, or of the repository by pruning.", "of")
 	return f
 }
@@ -132,7 +136,7 @@ func (f *fleet) Describe(to chan<- *prometheus.Desc) {
 	d := &f.descs
 	for _, desc := range []*prometheus.Desc{
 		d.up, d.work, d.held, d.running, d.queue, d.limit, d.slots, d.inHand, d.latency, d.idle,
-		d.files, d.stats, d.statSeconds, d.opens, d.openSeconds, d.lastGood, d.deadline, d.known, d.stopped,
+		d.files, d.stats, d.statSeconds, d.opens, d.openSeconds, d.lastGood, d.deadline, d.known, d.stopped, d.drilled, d.drillEvery, d.drillFailed,
 	} {
 		to <- desc
 	}
@@ -178,7 +182,22 @@ func (f *fleet) Collect(to chan<- prometheus.Metric) {
 		s := &now.Shards[i]
 		gauge(f.descs.lastGood, unixSeconds(s.Time), s.Filer.Name, s.Name)
 		gauge(f.descs.deadline, unixSeconds(s.Plan.Deadline), s.Filer.Name, s.Name)
+		f.collectDrills(gauge, s)
 	}
+}
+
+// collectDrills exports the drills of a shard that has something to restore.
+func (f *fleet) collectDrills(gauge gauger, s *index.ShardStatus) {
+	if s.Time.IsZero() {
+		return
+	}
+	gauge(f.descs.drilled, unixSeconds(s.Drills.Passed), s.Filer.Name, s.Name)
+	failed := 0.0
+	if s.Drills.Failed() {
+		failed = 1
+	}
+	gauge(f.descs.drillFailed, failed, s.Filer.Name, s.Name)
+	gauge(f.descs.drillEvery, s.Drills.Every.Seconds(), s.Filer.Name, s.Name)
 }
 
 // unixSeconds returns 0 for the zero time.

@@ -90,7 +90,8 @@ func TestOnlyTheKeeperTellsOfTheFleet(t *testing.T) {
 		asked++
 		return &Fleet{
 			Filers: []index.FilerStatus{{Filer: backup.Filer{ID: 1, Name: "nas1", Site: "berlin"}, Tasks: 3, Batches: 1, Load: backup.Load{WalkSlots: 7}}},
-			Shards: []index.ShardStatus{{Shard: backup.Shard{Name: "home"}, Filer: backup.Filer{Name: "nas1"}, Time: time.Unix(1000, 0), Plan: index.Plan{Deadline: time.Unix(2000, 0)}}},
+			Shards: []index.ShardStatus{{Shard: backup.Shard{Name: "home"}, Filer: backup.Filer{Name: "nas1"}, Time: time.Unix(1000, 0), Plan: index.Plan{Deadline: time.Unix(2000, 0)},
+				Drills: index.ShardDrills{Every: time.Hour, Passed: time.Unix(500, 0), Newest: time.Unix(600, 0)}}, {Shard: backup.Shard{Name: "new"}, Filer: backup.Filer{Name: "nas1"}}},
 			Running: []backup.Snapshot{{
 				Filer: backup.Filer{Site: "berlin"}, TasksAnnounced: 10, TasksSettled: 2, BatchesAnnounced: 1, BatchesSettled: 1,
 			}},
@@ -113,8 +114,13 @@ func TestOnlyTheKeeperTellsOfTheFleet(t *testing.T) {
 		`bctl_fleet_work{site="berlin",state="open",work="batch"} 0`, `bctl_fleet_work{site="berlin",state="stalled",work="batch"} 1`,
 		`bctl_filer_slots{filer="nas1",work="task"} 7`, `bctl_filer_slots{filer="nas1",work="batch"} 64`,
 		`bctl_filer_stat_seconds_total{filer="nas1"} 0.5`, `bctl_shard_last_good_timestamp_seconds{filer="nas1",shard="home"} 1000`,
+		`bctl_shard_drilled_timestamp_seconds{filer="nas1",shard="home"} 500`, `bctl_shard_drill_failed{filer="nas1",shard="home"} 1`,
+		`bctl_shard_drill_interval_seconds{filer="nas1",shard="home"} 3600`,
 		`bctl_deletions_stopped{of="repository"} 2`, `bctl_deletions_stopped{of="shard"} 0`,
 	)
+	if strings.Contains(text, `bctl_shard_drill_failed{filer="nas1",shard="new"}`) {
+		t.Error("a shard without a snapshot has drills")
+	}
 	if scrape(t, m); asked != 1 {
 		t.Errorf("asked %d times", asked)
 	}

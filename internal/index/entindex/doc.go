@@ -115,6 +115,7 @@
 //	purges.go      the jobs of purging
 //	repair.go      notes what the store has lost
 //	scrub.go       notes what is proven of packs, and returns those that are due
+//	drills.go      the reports of drills
 //	versions.go    writes versions of pages anew
 //	recover.go     stores what a rebuild has found in the store
 //	recoverpacks.go  registers packs that it has found

@@ -15,29 +15,30 @@ import (
 // Times of policies are in microseconds. Labels, windows, retention and selection are JSON.
 const (
 	policyColumns = `
-    id, name, revision, labels, paused, schedule, time_zone, jitter, windows, recovery_point, floor, retention, selection`
+    id, name, revision, labels, paused, schedule, time_zone, jitter, windows, recovery_point, floor, drill, retention, selection`
 
 	setPolicy = `
-INSERT INTO policies (name, labels, paused, schedule, time_zone, jitter, windows, recovery_point, floor, retention, selection)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+INSERT INTO policies (name, labels, paused, schedule, time_zone, jitter, windows, recovery_point, floor, drill, retention, selection)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 ON CONFLICT (name) DO UPDATE SET revision = policies.revision + 1,
     labels = excluded.labels, paused = excluded.paused, schedule = excluded.schedule, time_zone = excluded.time_zone,
     jitter = excluded.jitter, windows = excluded.windows, recovery_point = excluded.recovery_point,
-    floor = excluded.floor, retention = excluded.retention, selection = excluded.selection
+    floor = excluded.floor, drill = excluded.drill, retention = excluded.retention, selection = excluded.selection
 RETURNING` + policyColumns
 
 	selectPolicies = `SELECT` + policyColumns + ` FROM policies ORDER BY name`
 )
 
 func readPolicy(scan func(...any) error) (p backup.Policy, err error) {
-	var jitter, recoveryPoint int64
+	var jitter, recoveryPoint, drill int64
 	var labels, windows, retention, selection []byte
 	err = scan(&p.ID, &p.Name, &p.Revision, &labels, &p.Paused, &p.Schedule, &p.TimeZone, &jitter, &windows, &recoveryPoint,
-		&p.Floor, &retention, &selection)
+		&p.Floor, &drill, &retention, &selection)
 	if err != nil {
 		return p, err
 	}
 	p.Jitter, p.RecoveryPoint = time.Duration(jitter)*time.Microsecond, time.Duration(recoveryPoint)*time.Microsecond
+	p.Drill = time.Duration(drill) * time.Microsecond
 	for _, column := range []struct {
 		text []byte
 		into any
@@ -74,7 +75,7 @@ func (x *Index) SetPolicy(ctx context.Context, p backup.Policy, by string) (set 
 	}
 	args := []any{
 		p.Name, columns[0], p.Paused, p.Schedule, p.TimeZone, p.Jitter.Microseconds(), columns[1], p.RecoveryPoint.Microseconds(),
-		p.Floor, columns[2], columns[3],
+		p.Floor, p.Drill.Microseconds(), columns[2], columns[3],
 	}
 	for {
 		err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) (err error) {

@@ -230,9 +230,18 @@ func (x *Index) BeginDue(ctx context.Context, t index.Term, p index.Plan, now ti
 	return x.begin(ctx, p.Shard, backup.Snapshot{}, now, &scheduled{t, p})
 }
 
-// policyNames returns the names of all policies.
-func (x *Index) policyNames(ctx context.Context) (map[backup.PolicyID]string, error) {
-	return mapOf[backup.PolicyID, string](ctx, x.query, "SELECT id, name FROM policies")
+// policyNames returns all policies, with their names and how often they want drills.
+func (x *Index) policyNames(ctx context.Context) (map[backup.PolicyID]backup.Policy, error) {
+	found := map[backup.PolicyID]backup.Policy{}
+	err := x.query(ctx, "SELECT id, name, drill FROM policies", nil, func(scan func(...any) error) error {
+		var p backup.Policy
+		var drill int64
+		err := scan(&p.ID, &p.Name, &drill)
+		p.Drill = time.Duration(drill) * time.Microsecond
+		found[p.ID] = p
+		return err
+	})
+	return found, err
 }
 
 // policySelection returns the exclusions of the policy of a shard.

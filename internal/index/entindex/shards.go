@@ -186,6 +186,10 @@ func (x *Index) ListShards(ctx context.Context, f index.ShardFilter) ([]index.Sh
 	if err != nil {
 		return nil, err
 	}
+	drills, err := x.shardDrills(ctx)
+	if err != nil {
+		return nil, err
+	}
 	list := make([]index.ShardStatus, 0, len(found))
 	for _, row := range found {
 		of, ok := filers[row.FilerID]
@@ -196,8 +200,9 @@ func (x *Index) ListShards(ctx context.Context, f index.ShardFilter) ([]index.Sh
 			Shard: toShard(row), Filer: of, Number: backup.SnapshotNumber(row.LastGoodNumber),
 			Files: row.LastGoodFiles, Bytes: row.LastGoodBytes, Running: backup.SnapshotID(runs[row.ID]),
 			Bad: ended.bad[row.ID], Failed: ended.failed[row.ID].UTC(),
-			Policy: policies[backup.PolicyID(row.PolicyID)], Plan: toPlan(row),
+			Policy: policies[backup.PolicyID(row.PolicyID)].Name, Plan: toPlan(row), Drills: drills[row.ID],
 		}
+		s.Drills.Every = policies[backup.PolicyID(row.PolicyID)].Drill
 		if row.LastGood != nil && row.LastGoodStarted != nil {
 			s.LastGood, s.Time = backup.SnapshotID(*row.LastGood), row.LastGoodStarted.UTC()
 		}

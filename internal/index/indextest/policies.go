@@ -52,7 +52,7 @@ func testPolicies(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	want := backup.Policy{
 		Name: "nightly", Labels: map[string]string{"tier": "gold"}, Paused: true, Schedule: "30 2 * * *", TimeZone: "Europe/Berlin",
-		Jitter: 90 * time.Minute, Windows: []string{"mon-fri 20:00-06:00", "sat,sun 00:00-24:00"}, RecoveryPoint: 26 * time.Hour, Floor: 50,
+		Jitter: 90 * time.Minute, Windows: []string{"mon-fri 20:00-06:00", "sat,sun 00:00-24:00"}, RecoveryPoint: 26 * time.Hour, Floor: 50, Drill: 7 * 24 * time.Hour,
 		Retention: backup.Retention{
 			Style: backup.StyleRestic, Last: 1, Hourly: 2, Daily: 3, Weekly: 4, Monthly: 5, Yearly: backup.Unlimited, Within: backup.Period{Days: 1, Hours: 12},
 			WithinHourly: backup.Period{Hours: 36}, WithinDaily: backup.Period{Days: 30}, WithinWeekly: backup.Period{Months: 6},
@@ -90,6 +90,7 @@ func testPolicies(t *testing.T, fresh func(testing.TB) Database) {
 		func(x *backup.Policy) { x.Windows = []string{"night"} },
 		func(x *backup.Policy) { x.Windows = make([]string, 1000) },
 		func(x *backup.Policy) { x.Jitter = -1 },
+		func(x *backup.Policy) { x.Drill = time.Minute },
 		func(x *backup.Policy) { x.Retention.Daily = -2 },
 		func(x *backup.Policy) { x.Labels = map[string]string{"": "x"} },
 		func(x *backup.Policy) { x.Selection.Exclude = []string{"\xff"} },

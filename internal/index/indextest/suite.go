@@ -136,6 +136,7 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"Reread", testReread},
 		{"LoseLists", testLoseLists},
 		{"Repairing", testRepairing},
+		{"Drills", testDrills},
 		{"Recognize", testRecognize},
 		{"NextSection", testNextSection},
 		{"Comparing", testComparing},

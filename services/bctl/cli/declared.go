@@ -51,6 +51,7 @@ type declaredPolicy struct {
 	Windows       []string           `yaml:"windows,omitempty"`
 	RecoveryPoint declaredTime       `yaml:"recovery_point,omitempty"`
 	Floor         declaredNumber     `yaml:"floor,omitempty"`
+	Drill         declaredOften      `yaml:"drill,omitempty"`
 	Keep          declaredKeep       `yaml:"keep,omitempty"`
 	Exclusions    declaredExclusions `yaml:",inline"`
 }
@@ -158,6 +159,16 @@ func (t *declaredTime) UnmarshalYAML(n *yaml.Node) error {
 // MarshalYAML writes the form that UnmarshalYAML reads.
 func (t declaredTime) MarshalYAML() (any, error) { return timeText(time.Duration(t)), nil }
 
+// A declaredOften is how often something is done: a declaredTime, or a word of the command line.
+type declaredOften time.Duration
+
+func (o *declaredOften) UnmarshalYAML(n *yaml.Node) error {
+	return scalar(n, (*time.Duration)(o), parseDrillEvery, "daily, weekly, monthly or a time (8d)")
+}
+
+// MarshalYAML writes a form that UnmarshalYAML reads.
+func (o declaredOften) MarshalYAML() (any, error) { return timeText(time.Duration(o)), nil }
+
 // A lineError is an error in one value of the file.
 type lineError struct {
 	line, column int
@@ -206,7 +217,7 @@ func declarePolicy(p *backup.Policy) declaredPolicy {
 	d := declaredPolicy{
 		Name: p.Name, Labels: p.Labels, Paused: declaredTruth(p.Paused), Schedule: p.Schedule, TimeZone: p.TimeZone, Jitter: declaredTime(p.Jitter),
 		Windows: p.Windows, RecoveryPoint: declaredTime(p.RecoveryPoint), Floor: declaredNumber(p.Floor), Exclusions: declareExclusions(&p.Selection),
-		Keep: declareKeep(&p.Retention),
+		Drill: declaredOften(p.Drill), Keep: declareKeep(&p.Retention),
 	}
 	if d.TimeZone == "UTC" {
 		d.TimeZone = ""
@@ -219,7 +230,7 @@ func (d *declaredPolicy) policy() backup.Policy {
 	return backup.Policy{
 		Name: d.Name, Labels: d.Labels, Paused: bool(d.Paused), Schedule: d.Schedule, TimeZone: d.TimeZone, Jitter: time.Duration(d.Jitter),
 		Windows: notEmpty(d.Windows), RecoveryPoint: time.Duration(d.RecoveryPoint), Floor: int(d.Floor), Selection: d.Exclusions.selection(),
-		Retention: d.Keep.retention(),
+		Drill: time.Duration(d.Drill), Retention: d.Keep.retention(),
 	}
 }
 

@@ -39,7 +39,7 @@ func TestDeclarationsLoseNothing(t *testing.T) {
 	shard := backup.Shard{Name: "ünïcode", Source: "posix:///srv/a%20b", Snapshots: ".snapshot/hourly.*", Selection: all}
 	policy := backup.Policy{
 		Name: "nightly", Labels: filer.Labels, Paused: true, Schedule: "30 1 * * *", TimeZone: "Europe/Berlin", Jitter: 90 * time.Minute,
-		Windows: []string{"mon-fri 20:00-06:00"}, RecoveryPoint: 30 * time.Hour, Floor: 50, Selection: all,
+		Windows: []string{"mon-fri 20:00-06:00"}, RecoveryPoint: 30 * time.Hour, Floor: 50, Drill: 7 * day, Selection: all,
 		Retention: backup.Retention{
 			Style: backup.StyleRestic, Last: 1, Hourly: 2, Daily: 3, Weekly: 4, Monthly: 5, Yearly: backup.Unlimited, Within: backup.Period{Days: 1, Hours: 12},
 			WithinHourly: backup.Period{Hours: 36}, WithinDaily: backup.Period{Days: 30}, WithinWeekly: backup.Period{Months: 6},

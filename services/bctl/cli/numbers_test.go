@@ -16,7 +16,7 @@ import (
 // test, so that each new flag is checked for being a number.
 var textFlags = strings.Fields(`config committer pruner cpuprofile memprofile trace progress repo worker-key committer-key identity index store nats log-level log-format
 	exclude exclude-file exclude-if-present files-from stdin-filename include filer shard label tag recipient signer as source target overwrite site compare snapshots state
-	path schedule time-zone window keep-tag object-lock name postgres store-endpoint store-kind store-region reason file role operator policy help png output dir level`)
+	path schedule time-zone window keep-tag object-lock name postgres store-endpoint store-kind store-region reason file role operator policy help png output dir level temp-dir`)
 
 // numbers are invalid values of flags that are numbers, sizes or times.
 var numbers = map[string][]string{
@@ -27,6 +27,7 @@ var numbers = map[string][]string{
 	"bytes":              {"-1%", "101%", "1.5%"}, "min-bytes": {"-1MB", "0.5"}, "min-snapshots": {"0", "1000001"}, "operators": {"0", "11"},
 	"packs": {"0", "9999999999"}, "shares": {"1", "51"}, "needed": {"1", "51"},
 	"max-bytes": {"-1MB", "99999EB"}, "max-requests": {"9999999999"}, "proven-within": {"-26h", "1000000h"},
+	"files": {"100001", "9999999999"}, "max-size": {"0", "-1MB", "99999EB", "0.5"}, "seed": {"0", "1.5", "18446744073709551616"}, "drill": {"-1d", "sometimes", "1ns"},
 	"max-memory": {"-1MB", "99999EB", "1MiB", "0"},
 	"keep-last":  nil, "keep-hourly": nil, "keep-daily": nil, "keep-weekly": nil, "keep-monthly": nil, "keep-yearly": {"9999999999"},
 	"jitter": {"1ns", "-2h", "-1d", "1d-2h", "36601d", "99999d", "1000000h", "36600d2562047h"}, "recovery-point": {"-26h", "1000000h"}, "keep-within": {"-14d", "soon", "90s", "1h30m", "1w", "1001y", "14", "1d1d"},

@@ -22,7 +22,7 @@ func newPolicy(a *app) *cobra.Command {
 excluded, and how long snapshots are kept. Labels select the filers. The
 committers of a fleet apply policies; a change takes effect within seconds. On
 one machine policies have no effect: use a timer (systemd, cron) that runs bctl
-backup and bctl forget --policy --prune.`,
+backup, bctl forget --policy --prune and bctl drill --due.`,
 	})
 	cmd.AddCommand(newPolicySet(a), newPolicyLs(a), newPolicyShow(a), newPolicyRm(a), newPolicyNext(a), newPolicySimulate(a))
 	return cmd
@@ -35,6 +35,7 @@ type policyFlags struct {
 	windows, labels       []string
 	keep                  keepFlags
 	floor                 int // percent
+	drill                 time.Duration
 	pause, resume         bool
 	exclusions            exclusions
 }
@@ -47,6 +48,7 @@ func (f *policyFlags) flags(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.windows, "window", nil, "begin snapshots only in this `WINDOW` (\"mon-fri 20:00-06:00\"; may be repeated)")
 	timeFlag(flags, &f.recoveryPoint, "recovery-point", "maximum age (`TIME`: 26h, 8d) of the last good snapshot; 0: until the shard is due again")
 	numberFlag(flags, &f.floor, "floor", 0, 0, 100, "minimum `PERCENT` of a filer's limits that the governor leaves; 0: an eighth")
+	flags.Var(&parsed[time.Duration]{&f.drill, "", "string", parseDrillEvery}, "drill", "drill each shard this `OFTEN`: daily, weekly, monthly, or a time (8d); 0: never")
 	f.keep.flags(flags)
 	flags.StringArrayVar(&f.labels, "label", nil, "apply to filers with all labels `KEY=VALUE` (may be repeated; without: to all filers)")
 	flags.BoolVar(&f.pause, "pause", false, "start no backups until --resume")
@@ -63,6 +65,7 @@ func (f *policyFlags) apply(cmd *cobra.Command, p backup.Policy) (_ backup.Polic
 	setIf(given("jitter"), &p.Jitter, f.jitter)
 	setIf(given("recovery-point"), &p.RecoveryPoint, f.recoveryPoint)
 	setIf(given("floor"), &p.Floor, f.floor)
+	setIf(given("drill"), &p.Drill, f.drill)
 	if err := f.keep.apply(given, &p.Retention); err != nil {
 		return p, err
 	}
@@ -77,6 +80,23 @@ func (f *policyFlags) apply(cmd *cobra.Command, p backup.Policy) (_ backup.Polic
 	p.Paused = p.Paused && !f.resume || f.pause
 	p.Selection, err = f.exclusions.apply(cmd, p.Selection)
 	return p, err
+}
+
+// parseDrillEvery parses how often drills are wanted.
+func parseDrillEvery(text string) (time.Duration, error) {
+	switch text {
+	case "daily":
+		return day, nil
+	case "weekly":
+		return 7 * day, nil
+	case "monthly":
+		return 30 * day, nil
+	}
+	every, err := parseTime(text)
+	if err != nil {
+		return 0, wrongValue("is not daily, weekly, monthly or a time (8d, 36h; 0: never)")
+	}
+	return every, nil
 }
 
 // timeText formats a duration as parseTime reads it: "1d12h", "90s", "0".
@@ -121,13 +141,17 @@ clear them.
 
 The rules (--keep-…) select the snapshots of each shard that are kept. The
 others are forgotten after the next snapshot. Without a rule, all are kept. bctl
-forget --policy --dry-run shows beforehand what would be forgotten.`,
+forget --policy --dry-run shows beforehand what would be forgotten.
+
+--drill says how often a test restore proves that each shard can be restored.
+The machine on which bctl drill --due runs makes these drills.`,
 		Example: `  bctl policy set nightly --schedule '30 1 * * *' \
     --time-zone Europe/Berlin --jitter 2h --recovery-point 30h
   bctl policy set weekend --label tier=bronze \
     --schedule '0 20 * * fri' \
     --window 'fri 20:00-24:00' --window 'sat,sun 00:00-24:00'
   bctl policy set nightly --keep-daily 14 --keep-weekly 8 --exclude '*.tmp'
+  bctl policy set nightly --drill weekly
   bctl policy set nightly --pause`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completeArgs(a.policyNames),
@@ -183,7 +207,7 @@ func (a *app) notePolicies(policies int) {
 	if _, local := a.cfg.IndexPath(); !local || a.cfg.Fleet() || policies == 0 {
 		return
 	}
-	a.note("policies have no effect on one machine: use a timer (systemd, cron) that runs bctl backup and bctl forget --policy --prune")
+	a.note("policies have no effect on one machine: use a timer (systemd, cron) that runs bctl backup, bctl forget --policy --prune and bctl drill --due")
 }
 
 // findPolicy returns the policy with the given name.

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -146,6 +147,7 @@ func (a *app) describePolicy(p *backup.Policy, filers []index.FilerStatus) error
 		row("windows", "%s", windowText(p))
 		row("recovery point", "%s", recoveryText(p))
 		row("floor", "%s", floorText(p.Floor))
+		row("drill", "%s", drillText(p.Drill))
 		row("keep", "%s", display(p.Retention.String()))
 		exclusionRows(row, &p.Selection)
 		if len(p.Labels) > 0 {
@@ -171,7 +173,9 @@ type policyJSON struct {
 	// RecoveryPointSeconds is 0 for: until the shard is due again.
 	RecoveryPointSeconds float64 `json:"recovery_point_seconds"`
 	// FloorPercent is 0 for an eighth of the filers' limits.
-	FloorPercent int               `json:"floor_percent"`
+	FloorPercent int `json:"floor_percent"`
+	// DrillSeconds is 0 for: no drills.
+	DrillSeconds float64           `json:"drill_seconds"`
 	Keep         keepJSON          `json:"keep"`
 	Selection    backup.Selection  `json:"selection"`
 	Labels       map[string]string `json:"labels"`
@@ -226,14 +230,23 @@ func newPolicyJSON(p *backup.Policy, filers []index.FilerStatus) policyJSON {
 	j := policyJSON{
 		Policy: p.Name, Revision: p.Revision, Paused: p.Paused, Schedule: p.Schedule, TimeZone: zoneText(p), JitterSeconds: p.Jitter.Seconds(),
 		Windows: append([]string{}, p.Windows...), RecoveryPointSeconds: p.RecoveryPoint.Seconds(), FloorPercent: p.Floor,
-		Keep:      newKeepJSON(&p.Retention),
-		Selection: p.Selection, Labels: jsonLabels(p.Labels), Filers: make([]string, len(filers)),
+		DrillSeconds: p.Drill.Seconds(),
+		Keep:         newKeepJSON(&p.Retention),
+		Selection:    p.Selection, Labels: jsonLabels(p.Labels), Filers: make([]string, len(filers)),
 	}
 	j.Shards, j.Overdue = countShards(filers)
 	for n := range filers {
 		j.Filers[n] = filers[n].Name
 	}
 	return j
+}
+
+// drillText describes how often a policy wants drills.
+func drillText(every time.Duration) string {
+	if every == 0 {
+		return "never"
+	}
+	return "each shard every " + timeText(every) + ", where bctl drill --due runs"
 }
 
 // floorText describes the part of the limits that the governor always leaves to a policy's filers.

@@ -52,8 +52,8 @@
 //
 //	init.go, ask.go, key.go, key_ls.go, key_change.go, key_rotate.go, key_verify.go, key_paper.go,
 //	key_split.go, migrate.go, index.go, index_rebuild.go, index_report.go, deploy.go,
-//	deploy_rotate.go, doctor.go, check.go, check_report.go, repair.go, scrub.go,
-//	service.go
+//	deploy_rotate.go, doctor.go, check.go, check_report.go, scrub.go, drill.go, drill_ls.go,
+//	repair.go, service.go
 package cli
 
 import (
@@ -189,7 +189,7 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 		newService(a, "committer", "Run a committer, which assigns work and writes the index", a.services.Committer),
 		newService(a, "pruner", "Run a pruner, which deletes what no snapshot needs", a.services.Pruner),
 		newService(a, "scrubber", "Run a scrubber, which proves that packs are undamaged", a.services.Scrubber))
-	addGroup(root, adminGroup, newCheck(a), newScrub(a), newRepair(a), newDoctor(a), newIndex(a), newKey(a), newMigrate(a), newDeploy(a), newCompletion(a), newVersion(a))
+	addGroup(root, adminGroup, newCheck(a), newScrub(a), newDrill(a), newRepair(a), newDoctor(a), newIndex(a), newKey(a), newMigrate(a), newDeploy(a), newCompletion(a), newVersion(a))
 	help := newHelp(a)
 	addGroup(root, adminGroup, help)
 	root.SetHelpCommand(help)

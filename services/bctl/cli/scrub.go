@@ -217,14 +217,14 @@ func scrubRows(s *index.Scrub, row rowFunc) {
 		row("adopted", "%s with the checksums that a scrub has read first (bctl check --read-data proves them)", counted(s.AdoptedPacks, "pack"))
 	}
 	row("within", "%s", spanText(s.Within))
-	row("limits", "%s", limitsText(s))
+	row("limits", "%s", budgetText(s))
 	if days := s.Days(); days > s.Within.Hours()/24 {
 		row("too little", "the limits allow to prove %s in %.0f days: raise them, or --proven-within", size(s.Bytes), days)
 	}
 }
 
-// limitsText describes what may be read in a day.
-func limitsText(s *index.Scrub) string {
+// budgetText describes what may be read in a day.
+func budgetText(s *index.Scrub) string {
 	bytes, requests := "any number of bytes", "any number of requests"
 	if s.PerDay.Bytes > 0 {
 		bytes = fmt.Sprintf("%s (%s read today)", size(s.PerDay.Bytes), size(s.Today.Bytes))

@@ -21,8 +21,10 @@ func newShardLs(a *app) *cobra.Command {
 		Short: "List shards and their last good snapshots",
 		Long: `Lists shards. LAST GOOD is when the last good snapshot was begun. DEADLINE is
 the time by which the shard should have the next one under its policy. After
-that time the shard is OVERDUE. A narrow terminal shows shorter times; --wide
-shows all columns, and all times in full.`,
+that time the shard is OVERDUE. RESTORABLE is when a drill last proved that the
+shard can be restored; FAILED means that a later drill did not (bctl drill). A
+narrow terminal shows shorter times; --wide shows all columns, and all times in
+full.`,
 		Example: `  bctl shard ls
   bctl shard ls --filer nas1
   bctl shard ls --label env=prod --json`,
@@ -65,6 +67,9 @@ func (a *app) listShards(ctx context.Context, filter index.ShardFilter) error {
 		if err := planAll(ctx, i, found, now); err != nil {
 			return err
 		}
+		if err := drillPolicies(ctx, i, found); err != nil {
+			return err
+		}
 		return printList(a, pointers(found), shardTable(now), func(s *index.ShardStatus) shardJSON { return newShardJSON(s, now) })
 	})
 }
@@ -94,6 +99,7 @@ func shardTable(now time.Time) table[*index.ShardStatus] {
 			}
 			return deadlineForms(s.Plan.Deadline, now)
 		}},
+		{name: "RESTORABLE", when: func(s *index.ShardStatus) forms { return restorableForms(&s.Drills, now) }, leave: 7},
 		{name: "SNAPSHOT", text: has("-", func(s *index.ShardStatus) string { return s.LastGood.Short() }), leave: 4},
 		{name: "NUMBER", text: has("-", func(s *index.ShardStatus) string { return fmt.Sprint(s.Number) }), right: true, leave: 2},
 		{name: "FILES", text: has("-", func(s *index.ShardStatus) string { return humanize.Comma(s.Files) }), right: true, leave: 3},
@@ -101,6 +107,21 @@ func shardTable(now time.Time) table[*index.ShardStatus] {
 		{name: "RUNNING", text: runningText, leave: 6},
 		{name: "SOURCE", text: otherSource, cut: tail, useful: usefulPath, leave: 1},
 	}
+}
+
+// restorableForms are the forms of the time at which a drill last proved that a shard can be
+// restored. FAILED means that a later one did not.
+func restorableForms(d *index.ShardDrills, now time.Time) forms {
+	proven := noTime("never")
+	if !d.Passed.IsZero() {
+		proven = pastForms(d.Passed, now)
+	}
+	if !d.Failed() {
+		return proven
+	}
+	proven = proven.each(func(text string) string { return text + " FAILED" })
+	proven[formLeast] = "FAILED"
+	return proven
 }
 
 func runningText(s *index.ShardStatus) string {
@@ -144,9 +165,23 @@ type shardJSON struct {
 	Due       *string          `json:"due"`
 	Deadline  *string          `json:"deadline"`
 	Overdue   bool             `json:"overdue"`
-	LastGood  *lastGoodJSON    `json:"last_good"`         // null: none
-	Running   *string          `json:"running"`           // id of the snapshot; null: none
+	LastGood  *lastGoodJSON    `json:"last_good"` // null: none
+	Running   *string          `json:"running"`   // id of the snapshot; null: none
+	Drills    shardDrillsJSON  `json:"drills"`
 	Changed   *bool            `json:"changed,omitempty"` // after a command that may change it
+}
+
+// shardDrillsJSON has the newest drills of a shard.
+type shardDrillsJSON struct {
+	Passed       *string `json:"passed"` // start of the last drill that passed; null: none has
+	Newest       *string `json:"newest"` // start of the last drill; null: there is none
+	Failed       bool    `json:"failed"` // the last drill
+	EverySeconds float64 `json:"every_seconds"`
+	Due          *string `json:"due"` // null: no drill is wanted, or at once
+}
+
+func newShardDrillsJSON(d *index.ShardDrills) shardDrillsJSON {
+	return shardDrillsJSON{jsonTime(d.Passed), jsonTime(d.Newest), d.Failed(), d.Every.Seconds(), jsonTime(d.Due())}
 }
 
 type lastGoodJSON struct {
@@ -161,6 +196,7 @@ func newShardJSON(s *index.ShardStatus, now time.Time) shardJSON {
 	j := shardJSON{
 		Filer: s.Filer.Name, Shard: s.Name, Source: s.Source, Snapshots: s.Snapshots, Selection: s.Selection, Retired: s.Retired,
 		Running: jsonID(s.Running), Due: jsonTime(s.Plan.Due), Deadline: jsonTime(s.Plan.Deadline), Overdue: s.Overdue(now),
+		Drills: newShardDrillsJSON(&s.Drills),
 	}
 	if s.Policy != "" {
 		j.Policy = &s.Policy
@@ -191,6 +227,9 @@ func newShardShow(a *app) *cobra.Command {
 				}
 				one := []index.ShardStatus{s}
 				if err := planAll(cmd.Context(), i, one, now); err != nil {
+					return err
+				}
+				if err := drillPolicies(cmd.Context(), i, one); err != nil {
 					return err
 				}
 				if a.json {
@@ -234,6 +273,12 @@ func (a *app) describeShard(s *index.ShardStatus, now time.Time) error {
 		if s.Policy != "" {
 			row("policy", "%s", display(s.Policy))
 			planRows(row, &s.Plan, now)
+		}
+		row("restorable", "%s", restorableForms(&s.Drills, now)[formFull])
+		if due := s.Drills.Due(); s.Drills.Every > 0 && !due.IsZero() {
+			row("next drill", "%s", expected(due, now))
+		} else if s.Drills.Every > 0 {
+			row("next drill", "due now")
 		}
 		if s.Running != (backup.SnapshotID{}) {
 			row("running", "%s (bctl status shows how far it is)", s.Running.Short())

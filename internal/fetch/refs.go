@@ -1,4 +1,4 @@
-package restore
+package fetch
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
-	"github.com/bctl/bctl/internal/fetch"
 	"github.com/bctl/bctl/internal/listing"
 )
 
@@ -18,9 +17,9 @@ const (
 	maxListBytes = 4 << 20
 )
 
-// A refStream yields the data chunks of one file in order. It loads a list chunk when it reaches
-// it, and holds one per level, so a file of any size takes little memory.
-type refStream struct {
+// Refs yields the data chunks of one file in order. Its list chunks are loaded when it reaches them
+// (Fetcher.Load). It holds one per level, so a file of any size takes little memory.
+type Refs struct {
 	size   int64
 	levels []level
 	failed error
@@ -34,14 +33,15 @@ type level struct {
 	end   int64 // offset beyond which the level must not reach
 }
 
-func newRefStream(size int64, c backup.Content) refStream {
-	return refStream{size: size, levels: []level{{c.Depth, c.Refs, 0, size}}}
+// NewRefs returns the Refs of a file with the given size in bytes.
+func NewRefs(size int64, c backup.Content) Refs {
+	return Refs{size: size, levels: []level{{c.Depth, c.Refs, 0, size}}}
 }
 
-// peek returns the next ref and its offset in the file. list means that the ref is that of a list
-// chunk, whose content must be passed to push. ok is false at the end; err is then set if the
-// content is invalid.
-func (s *refStream) peek() (ref backup.Ref, offset int64, list, ok bool, err error) {
+// Peek returns the next ref and its offset in the file. list means that the ref is that of a list
+// chunk, which Load replaces by its content. ok is false at the end; err is then set if the content
+// is invalid.
+func (s *Refs) Peek() (ref backup.Ref, offset int64, list, ok bool, err error) {
 	for s.failed == nil && len(s.levels) > 0 {
 		l := &s.levels[len(s.levels)-1]
 		if len(l.refs) == 0 {
@@ -64,8 +64,8 @@ func (s *refStream) peek() (ref backup.Ref, offset int64, list, ok bool, err err
 	return ref, 0, false, false, s.failed
 }
 
-// advance skips the ref that peek returned.
-func (s *refStream) advance() {
+// Advance skips the ref that Peek returned.
+func (s *Refs) Advance() {
 	l := &s.levels[len(s.levels)-1]
 	ref := l.refs[0]
 	l.refs = l.refs[1:]
@@ -75,11 +75,11 @@ func (s *refStream) advance() {
 	}
 }
 
-// push skips the list chunk that peek returned, and continues with its content.
-func (s *refStream) push(c backup.Content) {
+// push skips the list chunk that Peek returned, and continues with its content.
+func (s *Refs) push(c backup.Content) {
 	l := &s.levels[len(s.levels)-1]
 	ref, depth, at := l.refs[0], l.depth, l.at+l.refs[0].Hole
-	s.advance()
+	s.Advance()
 	if c.Depth != depth-1 {
 		s.failed = fmt.Errorf("a list of depth %d is in one of depth %d: %w", c.Depth, depth, backup.ErrCorrupt)
 		return
@@ -90,7 +90,7 @@ func (s *refStream) push(c backup.Content) {
 // A listSink decodes list chunks. The tag of a want is the number of the stream.
 type listSink struct {
 	mu      sync.Mutex
-	streams []*refStream
+	streams []*Refs
 }
 
 func (l *listSink) Chunk(n int64, data []byte) {
@@ -110,22 +110,22 @@ func (l *listSink) Fail(n int64, err error) {
 	l.streams[n].failed = err
 }
 
-// loadLists loads the next list of the first stream, and of as many of the following streams as are
-// at a list and fit into maxListBytes.
-func (r *restorer) loadLists(ctx context.Context, streams []*refStream) error {
+// Load loads the next list of the first stream, and of as many of the following streams as are at a
+// list and fit into maxListBytes. A list that is not available ends its stream with an error.
+func (f *Fetcher) Load(ctx context.Context, streams []*Refs) error {
 	sink := &listSink{}
-	var wants []fetch.Want
+	var wants []Want
 	var bytes int64
 	for _, s := range streams {
-		ref, _, list, ok, _ := s.peek()
+		ref, _, list, ok, _ := s.Peek()
 		if !ok || !list {
 			continue
 		}
 		if bytes += ref.Length; bytes > maxListBytes && len(wants) > 0 {
 			break
 		}
-		wants = append(wants, fetch.Want{Chunk: ref.Chunk, Length: ref.Length, Tag: int64(len(sink.streams)), Sink: sink})
+		wants = append(wants, Want{Chunk: ref.Chunk, Length: ref.Length, Tag: int64(len(sink.streams)), Sink: sink})
 		sink.streams = append(sink.streams, s)
 	}
-	return r.fetch.Get(ctx, wants)
+	return f.Get(ctx, wants)
 }

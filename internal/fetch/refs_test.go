@@ -1,4 +1,4 @@
-package restore
+package fetch
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 
 // For any content of the lists, the chunks of a file ascend, do not overlap, and stay within the
 // file.
-func FuzzRefStream(f *testing.F) {
+func FuzzRefs(f *testing.F) {
 	f.Add(int64(100), []byte{1, 10, 2, 0, 30, 0, 1, 5})
 	f.Add(int64(1<<62), []byte{2, 255, 255, 255, 255, 1, 0})
 	f.Fuzz(func(t *testing.T, size int64, script []byte) {
@@ -27,10 +27,10 @@ func FuzzRefStream(f *testing.F) {
 			}
 			return refs
 		}
-		s := newRefStream(size, backup.Content{Depth: int(next() % 4), Refs: refs()})
+		s := NewRefs(size, backup.Content{Depth: int(next() % 4), Refs: refs()})
 		end := int64(0)
 		for steps := 0; ; steps++ {
-			ref, offset, list, ok, err := s.peek()
+			ref, offset, list, ok, err := s.Peek()
 			if err != nil || !ok {
 				return
 			}
@@ -47,7 +47,7 @@ func FuzzRefStream(f *testing.F) {
 			if end = offset + ref.Length; end > size {
 				t.Fatalf("ref %+v at %d ends beyond %d", ref, offset, size)
 			}
-			s.advance()
+			s.Advance()
 		}
 	})
 }
