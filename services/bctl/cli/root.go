@@ -52,7 +52,8 @@
 //
 //	init.go, ask.go, key.go, key_ls.go, key_change.go, key_rotate.go, key_verify.go, key_paper.go,
 //	key_split.go, migrate.go, index.go, index_rebuild.go, index_report.go, deploy.go,
-//	deploy_rotate.go, doctor.go, check.go, check_report.go, repair.go, service.go
+//	deploy_rotate.go, doctor.go, check.go, check_report.go, repair.go, mirror.go, mirror_check.go,
+//	mirror_back.go, service.go
 package cli
 
 import (
@@ -187,7 +188,7 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 		newService(a, "reader", "Run a reader, which reads files and stores their content", a.services.Reader),
 		newService(a, "committer", "Run a committer, which assigns work and writes the index", a.services.Committer),
 		newService(a, "pruner", "Run a pruner, which deletes what no snapshot needs", a.services.Pruner))
-	addGroup(root, adminGroup, newCheck(a), newRepair(a), newDoctor(a), newIndex(a), newKey(a), newMigrate(a), newDeploy(a), newCompletion(a), newVersion(a))
+	addGroup(root, adminGroup, newCheck(a), newRepair(a), newMirror(a), newDoctor(a), newIndex(a), newKey(a), newMigrate(a), newDeploy(a), newCompletion(a), newVersion(a))
 	help := newHelp(a)
 	addGroup(root, adminGroup, help)
 	root.SetHelpCommand(help)
@@ -221,6 +222,7 @@ var flagUsage = map[string]string{
 	"identity":          "`FILE` with the identity that opens the backups",
 	"index.url":         "`URL` of the index: postgres://…, or a SQLite file",
 	"store.url":         "`URL` of the store: s3://…, or a directory",
+	"mirror.url":        "`URL` of the store's second copy: s3://…, or a directory",
 	"store.object_lock": "lock objects in the bucket while snapshots need them: `MODE` is off, governance or compliance",
 	"nats.url":          "`URL` of NATS, for a fleet",
 	"log.level":         "`LEVEL` of the log: debug, info, warn, error",
