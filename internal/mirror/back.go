@@ -38,7 +38,7 @@ func (notEmptyError) Is(target error) bool { return target == backup.ErrExists }
 // proven. Objects that are damaged in the mirror are left out and reported. An interrupted run goes
 // on. The Summary is valid also if there is an error.
 func CopyBack(ctx context.Context, o BackOptions) (Summary, error) {
-	p := &pass{Options: Options{To: o.To, DryRun: o.DryRun, Workers: cmp.Or(o.Workers, 4), Progress: o.Progress, Now: time.Now}}
+	p := &pass{bad: map[string]bool{}, Options: Options{To: o.To, DryRun: o.DryRun, Workers: cmp.Or(o.Workers, 4), Progress: o.Progress, Now: time.Now}}
 	var err error
 	if p.prover, err = NewProver(ctx, o.From); err != nil {
 		return p.summary, err

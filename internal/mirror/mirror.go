@@ -7,6 +7,7 @@ import (
 	"iter"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -114,6 +115,8 @@ type pass struct {
 	step    string
 	all     int64
 
+	bad map[string]bool // objects with a problem: they are not read again
+
 	// listed are the last lists of the store, by prefix.
 	listed map[string]map[string]int64
 }
@@ -142,7 +145,7 @@ func newPass(ctx context.Context, o Options) (*pass, error) {
 	if o.Workers <= 0 {
 		o.Workers = min(4, 2*runtime.GOMAXPROCS(0))
 	}
-	p := &pass{Options: o, listed: map[string]map[string]int64{}}
+	p := &pass{Options: o, bad: map[string]bool{}, listed: map[string]map[string]int64{}}
 	var err error
 	if p.prover, err = NewProver(ctx, o.From); err != nil {
 		return nil, err
@@ -305,7 +308,7 @@ func (p *pass) copyAll(ctx context.Context, step string, listed map[string]int64
 	names := make([]string, 0, len(listed))
 	for name, size := range listed {
 		h := p.state.get(name)
-		if p.believes(&h, size) {
+		if p.bad[name] || p.believes(&h, size) {
 			continue
 		}
 		names = append(names, name)
@@ -391,12 +394,13 @@ func (p *pass) advance() {
 
 // problem reports an object that is not as it should be.
 func (p *pass) problem(side Side, name, text string) {
-	p.report(Problem{Side: side, Name: name, Text: text})
+	p.report(Problem{Side: side, Name: name, Text: strings.TrimPrefix(text, name+": ")})
 }
 
 func (p *pass) report(problem Problem) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.bad[problem.Name] = true
 	if len(p.summary.Problems) == maxProblems {
 		p.summary.MoreProblems++
 		return

@@ -179,7 +179,7 @@ func (w *world) pack(of backup.SnapshotID, bytes int) string {
 // signed puts a signed object.
 func (w *world) signed(kind pack.Kind, name string) string {
 	w.Helper()
-	b, err := pack.NewWriter(kind, w.id, seal.KeyIDOf(name), w.sealer, nil)
+	b, err := pack.NewWriter(kind, w.id, backup.PackID(seal.KeyIDOf(name)), w.sealer, nil)
 	w.must(err)
 	_, err = b.Add(pack.Frame{Codec: pack.CodecNone, RawLength: 2, Body: []byte("{}")})
 	w.must(err)
@@ -273,7 +273,7 @@ func TestRunCopiesOnce(t *testing.T) {
 	}
 	c, err := Compare(t.Context(), Options{From: w.from, To: w.to, Reread: 1})
 	w.must(err)
-	if c.Differs() || c.Read != 6 {
+	if c.Differs() || c.Read != 7 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -799,6 +799,9 @@ func TestDamagedNotes(t *testing.T) {
 	}
 	if s := w.run(w.options()); s.Copied != 0 || s.Adopted != 5 || len(s.Problems) != 1 {
 		t.Errorf("%+v", s)
+	}
+	if s := w.run(w.options()); s.Adopted != 0 || len(s.Problems) != 0 {
+		t.Errorf("the next pass: %+v", s)
 	}
 }
 

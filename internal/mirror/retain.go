@@ -41,6 +41,10 @@ func (p *pass) keepHouse(ctx context.Context) error {
 	if err := p.state.flush(ctx); err != nil {
 		return err
 	}
+	// What they noted has been read and noted again.
+	if err := p.To.Delete(ctx, p.state.torn...); err != nil && !isLocked(err) {
+		return err
+	}
 	return errors.Join(stopped, p.state.merge(ctx))
 }
 

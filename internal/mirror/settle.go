@@ -82,7 +82,7 @@ func (p *pass) settle(ctx context.Context, name string) error {
 		p.problem(InStore, name, original.err.Error()+"; so is the mirror's")
 		return nil
 	}
-	return p.put(ctx, name, &original, &copied)
+	return p.put(ctx, name, &h, &original, &copied)
 }
 
 // compare finds bytes that are not those that were copied.
@@ -104,7 +104,7 @@ func (p *pass) adopt(ctx context.Context, name string, h *held, s *seen) error {
 }
 
 // put puts an object into the mirror, in place of a damaged one if there is one.
-func (p *pass) put(ctx context.Context, name string, original, copied *seen) error {
+func (p *pass) put(ctx context.Context, name string, h *held, original, copied *seen) error {
 	if !copied.gone {
 		// A store refuses to replace an object.
 		if err := p.To.Delete(ctx, name); isLocked(err) {
@@ -129,5 +129,9 @@ func (p *pass) put(ctx context.Context, name string, original, copied *seen) err
 		p.summary.Replaced++
 	}
 	p.mu.Unlock()
-	return p.state.take(ctx, name, note{sizeBytes: int64(len(original.data)), sum: original.sum, copied: p.Now().Unix()})
+	n := note{sizeBytes: int64(len(original.data)), sum: original.sum, copied: p.Now().Unix()}
+	if h.isNoted() { // it was there before
+		n.copied = h.copied
+	}
+	return p.state.take(ctx, name, n)
 }

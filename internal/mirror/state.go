@@ -33,6 +33,7 @@ type state struct {
 	to      store.Store
 	objects map[string]*held
 	sums    []string // names of the objects with notes
+	torn    []string // names of those that are damaged
 
 	mu         sync.Mutex
 	lines      []byte // of notes that are not yet in the mirror
@@ -51,7 +52,7 @@ func load(ctx context.Context, to store.Store, problem func(name string, err err
 		}
 		s.sums = append(s.sums, o.Name)
 	}
-	slices.Sort(s.sums) // by time: a later note of an object replaces an earlier one
+	slices.Sort(s.sums) // by time
 	for _, name := range s.sums {
 		data, err := to.Get(ctx, name, maxSumsBytes)
 		if errors.Is(err, backup.ErrNotFound) { // merged by another process
@@ -59,7 +60,10 @@ func load(ctx context.Context, to store.Store, problem func(name string, err err
 		}
 		if err == nil {
 			err = parseSums(data, func(name string, n note) {
-				s.at(name).note = n
+				// Of several notes of an object, the one with the longest lock is the newest.
+				if h := s.at(name); n.locked >= h.locked {
+					h.note = n
+				}
 			})
 		}
 		if err != nil && !damaged(err) {
@@ -67,6 +71,7 @@ func load(ctx context.Context, to store.Store, problem func(name string, err err
 		}
 		if err != nil {
 			problem(name, err)
+			s.torn = append(s.torn, name)
 		}
 	}
 	for _, prefix := range append([]string{store.ConfigName}, store.MirroredPrefixes...) {
