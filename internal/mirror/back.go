@@ -194,6 +194,12 @@ func NewSource(ctx context.Context, mirror store.Store, repository backup.Reposi
 	return &Source{mirror: mirror, prover: prover, state: s}, nil
 }
 
+// Has reports whether the mirror has an object of that name.
+func (s *Source) Has(name string) bool {
+	h := s.state.get(name)
+	return h.isHere()
+}
+
 // PutBack puts an object of the mirror into the store, in place of what is there, if the mirror's
 // is whole and differs. It reports whether it did. Other errors than false concern the stores.
 func (s *Source) PutBack(ctx context.Context, to store.Store, name string) (bool, error) {
@@ -208,7 +214,7 @@ func (s *Source) PutBack(ctx context.Context, to store.Store, name string) (bool
 	if h.isNoted() {
 		good.compare(&h)
 	}
-	if good.whole() && s.Content != nil {
+	if good.whole() && s.Content != nil && kindOf(name) == 0 {
 		if good.err = s.Content(ctx, name, good.data); good.err != nil && !damaged(good.err) {
 			return false, good.err
 		}

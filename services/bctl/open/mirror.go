@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"path/filepath"
+	"strings"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
@@ -24,14 +26,37 @@ func mirror(ctx context.Context, c *config.Config, create bool, log *slog.Logger
 	switch {
 	case at.Store.URL == "":
 		return nil, errNoMirror
-	case at.Store.URL == c.Store.URL && at.Store.Endpoint == c.Store.Endpoint:
-		return nil, fmt.Errorf("mirror.url is the place of the store itself, %s: %w", at.Store.URL, backup.ErrInvalid)
+	case samePlace(c, at):
+		return nil, fmt.Errorf("mirror.url %s is the place of the store itself, or one of the two is in the other: %w", at.Store.URL, backup.ErrInvalid)
 	}
 	s, err := ServiceStore(ctx, at, create, log, onRetry)
 	if err != nil {
 		return nil, fmt.Errorf("mirror: %w", err)
 	}
 	return ratestore.New(s, c.Mirror.RequestsPerSecond, c.Mirror.BytesPerSecond), nil
+}
+
+// samePlace reports whether a store and its mirror are at one place, or one in the other.
+func samePlace(c, mirror *config.Config) bool {
+	a, aLocal := c.StorePath()
+	b, bLocal := mirror.StorePath()
+	switch {
+	case c.Store.URL == "" || aLocal != bLocal:
+		return false
+	case !aLocal:
+		return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") && c.Store.Endpoint == mirror.Store.Endpoint
+	}
+	resolved := func(path string) string {
+		if absolute, err := filepath.Abs(path); err == nil {
+			path = absolute
+		}
+		if real, err := filepath.EvalSymlinks(path); err == nil { // it may not exist yet
+			path = real
+		}
+		return path + string(filepath.Separator)
+	}
+	a, b = resolved(a), resolved(b)
+	return strings.HasPrefix(a, b) || strings.HasPrefix(b, a)
 }
 
 // MirrorPair opens the store and its mirror, within the limits of the mirror's settings. onRetry is
