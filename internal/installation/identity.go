@@ -16,6 +16,7 @@ const (
 	Operator Role = "operator"
 	Pruner   Role = "pruner"  // deletes what no snapshot needs, and opens nothing
 	Monitor  Role = "monitor" // reads /metrics of the services, and nothing else
+	Mirror   Role = "mirror"  // reads the store, and nothing else, to copy it to another one
 )
 
 // An Identity is a role known to servers, for one site if the role is bound to a site. Its

@@ -13,7 +13,7 @@ import (
 )
 
 // storeRoles are the roles with access to the store. Walkers do not use it.
-var storeRoles = []Role{Admin, Committer, Reader, Operator, Pruner}
+var storeRoles = []Role{Admin, Committer, Reader, Operator, Pruner, Mirror}
 
 // An s3Right is a permission of a role at the store, independent of the type of server.
 type s3Right struct {
@@ -47,7 +47,7 @@ func (s *Store) rights(role Role) []s3Right {
 		rights = append(rights, s3Right{[]string{lockConfiguration}, nil})
 	case Pruner:
 		rights = append(rights, s3Right{[]string{retain}, append([]string{"repository", "keys/*"}, deleted...)}, s3Right{[]string{lockConfiguration}, nil})
-	case Committer, Walker, Reader, Monitor:
+	case Committer, Walker, Reader, Monitor, Mirror:
 	}
 	return rights
 }
@@ -76,7 +76,7 @@ func s3Rights(role Role) []s3Right {
 		return []s3Right{{[]string{get}, append([]string{"repository", "keys/*", "packs/*"}, written...)}, {list, nil}, {[]string{put}, written}}
 	case Reader:
 		return []s3Right{{[]string{get}, []string{"repository", "packs/*"}}, {[]string{put}, []string{"packs/*"}}}
-	case Operator: // restores
+	case Operator, Mirror: // restores, or copies to another store
 		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}}
 	case Pruner:
 		// The objects of a versitygw are locked, so that nobody overwrites them.
@@ -287,6 +287,24 @@ func (p *Plan) minioFiles(accounts []storeAccount) ([]File, error) {
 	return files, err
 }
 
+// join appends the statements for some users. Users with a right that others have, too, are added
+// to its statement.
+func join(all, statements []statement, names []string) []statement {
+	for _, s := range statements {
+		at := slices.IndexFunc(all, func(other statement) bool {
+			return slices.Equal(other.Action, s.Action) && slices.Equal(other.Resource, s.Resource)
+		})
+		if at < 0 {
+			s.Principal = map[string][]string{"AWS": names}
+			all = append(all, s)
+			continue
+		}
+		of := all[at].Principal.(map[string][]string)
+		of["AWS"] = append(slices.Clone(of["AWS"]), names...)
+	}
+	return all
+}
+
 // versityFiles returns the accounts in the format of the gateway's internal account service, and a
 // bucket policy that names them.
 func (p *Plan) versityFiles(accounts []storeAccount) ([]File, error) {
@@ -305,14 +323,14 @@ func (p *Plan) versityFiles(accounts []storeAccount) ([]File, error) {
 				names = append(names, a.Name)
 			}
 		}
-		statements = append(statements, p.Store.statements(role, map[string]any{"AWS": names})...)
+		statements = join(statements, p.Store.statements(role, nil), names)
 	}
 	known, err := json.MarshalIndent(map[string]any{"accessAccounts": users}, "", "  ")
 	if err != nil {
 		return nil, err
 	}
 	// The gateway keeps the policy in an extended attribute of the bucket's directory, and ext4 has
-	// less than 4 KiB for all of them. So nothing is indented.
+	// less than 4 KiB for all of them. So nothing is indented, and each right is stated once.
 	policy, err := json.Marshal(policyDocument{policyVersion, statements})
 	return []File{
 		{Path: "s3/iam/users.json", Data: append(known, '\n'), Secret: true},
