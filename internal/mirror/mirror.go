@@ -32,7 +32,7 @@ type Options struct {
 
 	// KeepDeleted is how long an object stays that the store has no longer; 0: for ever.
 	KeepDeleted time.Duration
-	// Locks reports that the mirror locks its objects (decision 41).
+	// Locks reports that the mirror locks its objects (decision 42).
 	Locks bool
 	// AllowDelete is how many bytes may be deleted although the brake would stop it.
 	AllowDelete int64
