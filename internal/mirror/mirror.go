@@ -156,7 +156,10 @@ func newPass(ctx context.Context, o Options) (*pass, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p, p.same(ctx)
+	if err := p.same(ctx); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 // same makes sure that the mirror is of the same repository, or empty.

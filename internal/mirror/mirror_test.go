@@ -191,9 +191,9 @@ func (w *world) signed(kind pack.Kind, name string) string {
 
 // A made is a snapshot in the store.
 type made struct {
-	id                    backup.SnapshotID
-	packs                 []string
-	segment, record, copy string
+	id              backup.SnapshotID
+	packs           []string
+	segment, record string
 }
 
 func (w *world) snapshot() made {

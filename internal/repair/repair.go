@@ -69,9 +69,9 @@ type Summary struct {
 	prune.LostPacks
 	PutBack int           // objects that were put back from a second copy
 	Report  *check.Report // of what is damaged after that
-	Pages   int // that the next snapshots read again
-	Journal int // objects that were written again, or that committers write
-	Left    int // findings that cannot be repaired
+	Pages   int           // that the next snapshots read again
+	Journal int           // objects that were written again, or that committers write
+	Left    int           // findings that cannot be repaired
 }
 
 // Run repairs what a check has found.

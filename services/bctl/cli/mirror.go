@@ -128,7 +128,7 @@ func (c *mirrorRun) run(ctx context.Context, keepGiven bool) error {
 		return wrongSetting(err)
 	}
 	defer from.Close()
-	defer to.Close() //nolint:errcheck // everything that was put is durable
+	defer to.Close() // everything that was put is durable
 	o.From, o.To, o.Progress = from, to, c.progress
 	c.started = time.Now()
 	c.text.set("reading what the mirror has")

@@ -73,7 +73,7 @@ func (c *mirrorBack) run(ctx context.Context) error {
 	if err != nil {
 		return wrongSetting(err)
 	}
-	defer to.Close() //nolint:errcheck // everything that was put is durable
+	defer to.Close() // everything that was put is durable
 	c.started = time.Now()
 	c.text.set("reading what the mirror has")
 	stop := c.app.animate(c.text.get)

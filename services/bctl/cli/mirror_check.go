@@ -87,7 +87,7 @@ func (c *mirrorCheck) run(ctx context.Context) error {
 		return wrongSetting(err)
 	}
 	defer from.Close()
-	defer to.Close() //nolint:errcheck // it was only read
+	defer to.Close() // it was only read
 	c.started = time.Now()
 	c.text.set("reading what the mirror has")
 	stop := c.app.animate(c.text.get)

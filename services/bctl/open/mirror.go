@@ -50,8 +50,8 @@ func samePlace(c, mirror *config.Config) bool {
 		if absolute, err := filepath.Abs(path); err == nil {
 			path = absolute
 		}
-		if real, err := filepath.EvalSymlinks(path); err == nil { // it may not exist yet
-			path = real
+		if target, err := filepath.EvalSymlinks(path); err == nil { // it may not exist yet
+			path = target
 		}
 		return path + string(filepath.Separator)
 	}

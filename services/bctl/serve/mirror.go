@@ -73,7 +73,7 @@ func (w *mirroring) pass(ctx context.Context) error {
 		return err
 	}
 	defer from.Close()
-	defer to.Close() //nolint:errcheck // everything that was put is durable
+	defer to.Close() // everything that was put is durable
 	o := w.o
 	o.From, o.To = from, to
 	s, err := mirror.Run(ctx, o)
