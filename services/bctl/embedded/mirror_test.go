@@ -85,9 +85,9 @@ func (m *machine) wantWhole(what string, s store.Store) index.Index {
 	return x
 }
 
-// Whatever happens to a repository, and while a pass runs, the mirror is a repository of which all
-// snapshots can be restored. A store that is made again from it, and an index rebuilt from that, are
-// those that were lost.
+// Whatever happens to a repository, also while a pass runs, all snapshots of the mirror can be
+// restored. A store that is made again from it, and an index rebuilt from that, are those that were
+// lost.
 func TestMirror(t *testing.T) {
 	for seed := range uint64(*rebuildHistories) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { testMirror(t, seed, 8) })
