@@ -44,7 +44,7 @@ type findingJSON struct {
 	Files     int64                 `json:"files"`
 	Affected  []affectedJSON        `json:"affected,omitempty"` // the first of them
 	More      int                   `json:"more_findings,omitempty"`
-	Next      string                `json:"next"`
+	Next      string                `json:"next,omitempty"`
 }
 
 // checkedJSON is the result of check. The names are fixed.
@@ -110,7 +110,9 @@ func (e *damageError) Error() string {
 	return text + "; " + counted(e.files, "file") + " cannot be restored, or not in full, from the snapshots that are named above"
 }
 
-// next returns the command to type next.
+const lostForGood = "What no filer has any more stays lost: to accept that, forget these snapshots (bctl forget)"
+
+// next returns the command to type next, or nothing.
 func (c *checkCommand) next(f *check.Finding) string {
 	_, local := c.app.cfg.IndexPath()
 	switch f.Kind {
@@ -120,13 +122,17 @@ func (c *checkCommand) next(f *check.Finding) string {
 		}
 		return "restore the database from its last good dump"
 	}
-	if f.Kind == check.Places && local {
-		return "move the index away, and run bctl index rebuild: the copy in the store may be whole. Or bctl repair, then back up"
+	switch {
+	case c.repairs == "" && f.Kind == check.Chunks:
+		return "back up. " + lostForGood
+	case c.repairs == "":
+		return ""
+	case f.Kind == check.Chunks:
+		return c.repairs + ", then back up. " + lostForGood
+	case f.Kind == check.Places && local:
+		return "move the index away, and run bctl index rebuild: the copy in the store may be whole. Or " + c.repairs + ", then back up"
 	}
-	if f.Kind == check.Chunks {
-		return "bctl repair, then back up. What no filer has any more stays lost: to accept that, forget these snapshots (bctl forget)"
-	}
-	return "bctl repair"
+	return c.repairs
 }
 
 // finding prints a finding.
@@ -180,7 +186,9 @@ func (c *checkCommand) findingText(f *check.Finding) string {
 			fmt.Fprintf(&b, "    and %s (--json lists all)\n", counted(more, "more file"))
 		}
 	}
-	fmt.Fprintf(&b, "  next: %s\n", c.next(f))
+	if next := c.next(f); next != "" {
+		fmt.Fprintf(&b, "  next: %s\n", next)
+	}
 	if f.More > 0 {
 		fmt.Fprintf(&b, "and %s\n", counted(f.More, "more finding"))
 	}

@@ -90,6 +90,9 @@ func (c *repairCommand) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { c.close(r) }()
+	if !dryRun {
+		c.repairs = ""
+	}
 	if r.store == nil {
 		return usage("--level index finds nothing that can be repaired: the default is objects")
 	}
