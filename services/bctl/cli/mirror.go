@@ -22,8 +22,8 @@ func newMirror(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:   "mirror",
 		Short: "Keep a second copy of the store",
-		Long: `Keeps a second copy of the store, the mirror, in another directory or bucket.
-It needs no key and no index. --mirror or mirror.url names the mirror.
+		Long: `Keeps a second copy of the store, the mirror, in another directory or bucket. It
+needs no key and no index. --mirror or mirror.url names the mirror.
 
 The mirror is a store like any other: with --store it restores files, and the
 index is rebuilt from it. bctl repair takes from it what the store has lost.

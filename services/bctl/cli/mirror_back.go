@@ -39,7 +39,7 @@ since, by a mistake or by an attacker. That needs a mirror that has kept it
 If the store is only damaged, use bctl repair, which takes from the mirror what
 is lost.`,
 		Example: `  bctl mirror copy-back --store /backup/store --mirror /mnt/second/bctl
-  bctl mirror copy-back --as-of 3d --store /backup/before --mirror /mnt/second/bctl
+  bctl mirror copy-back --as-of 3d --store /backup/before --mirror /mnt/second
   bctl mirror copy-back --dry-run`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },

@@ -271,6 +271,9 @@ func (a *app) configure(cmd *cobra.Command) error {
 	if _, err := store.ParseLockMode(a.cfg.Store.ObjectLock); err != nil {
 		return wrongSetting(fmt.Errorf("store.object_lock (--object-lock): %w", err))
 	}
+	if _, err := store.ParseLockMode(a.cfg.Mirror.ObjectLock); err != nil {
+		return wrongSetting(fmt.Errorf("mirror.object_lock: %w", err))
+	}
 	a.log, err = telemetry.NewLogger(a.term, a.term.isTerminal, a.cfg.Log.Level, a.logFormat())
 	return wrongSetting(err)
 }
