@@ -32,6 +32,7 @@ type Config struct {
 
 	Index    Index    `yaml:"index"`
 	Store    Store    `yaml:"store"`
+	Mirror   Mirror   `yaml:"mirror"`
 	NATS     NATS     `yaml:"nats"`
 	Worker   Worker   `yaml:"worker"`
 	Pruner   Pruner   `yaml:"pruner"`
@@ -72,6 +73,46 @@ type Store struct {
 	ObjectLock       string        `yaml:"object_lock" default:"off" flag:"object-lock" doc:"Lock objects in the bucket for as long as snapshots need them: off, governance or compliance. The bucket must have object lock enabled. Set it alike for init, and for all processes that back up or prune."`
 	DeleteVersions   bool          `yaml:"delete_versions" default:"false" doc:"Pruning: in a bucket with versions, delete all versions of an object and its delete markers. Otherwise they are left to a lifecycle rule of the bucket."`
 	Retry            time.Duration `yaml:"retry" default:"10m" doc:"How long requests are retried while the store does not answer."`
+}
+
+// Mirror is the location of the second copy of the store. Its settings are those of Store, and how
+// it is kept.
+type Mirror struct {
+	URL               string        `yaml:"url" env:"BCTL_MIRROR" flag:"mirror" doc:"Second copy of the store: s3://bucket/prefix, or a directory."`
+	KeepDeleted       string        `yaml:"keep_deleted" doc:"How long the mirror keeps what the store has no longer, such as 60d. Default: for ever."`
+	Every             time.Duration `yaml:"every" default:"10m" doc:"bctl mirror run --watch: time from the end of a pass to the next."`
+	BytesPerSecond    int           `yaml:"bytes_per_second" default:"0" means:"no limit" doc:"Maximum bytes per second that a mirror reads from the store, and as many that it reads from the mirror and writes to it."`
+	RequestsPerSecond int           `yaml:"requests_per_second" default:"0" means:"no limit" doc:"Maximum requests per second to each of the two stores. 1,000 listed objects count as a request."`
+
+	Endpoint         string        `yaml:"endpoint" doc:"As store.endpoint."`
+	Region           string        `yaml:"region" doc:"As store.region."`
+	AccessKey        string        `yaml:"access_key" doc:"As store.access_key."`
+	SecretKey        string        `yaml:"secret_key" secret:"yes" doc:"As store.secret_key."`
+	SecretKeyFile    string        `yaml:"secret_key_file" doc:"As store.secret_key_file."`
+	SessionToken     string        `yaml:"session_token" secret:"yes" doc:"As store.session_token."`
+	SessionTokenFile string        `yaml:"session_token_file" doc:"As store.session_token_file."`
+	CredentialsFile  string        `yaml:"credentials_file" doc:"As store.credentials_file."`
+	Profile          string        `yaml:"profile" doc:"As store.profile."`
+	InstanceRole     bool          `yaml:"instance_role" default:"false" doc:"As store.instance_role."`
+	Addressing       string        `yaml:"addressing" default:"auto" doc:"As store.addressing."`
+	CAFile           string        `yaml:"ca_file" doc:"As store.ca_file."`
+	CertFile         string        `yaml:"cert_file" doc:"As store.cert_file."`
+	KeyFile          string        `yaml:"key_file" doc:"As store.key_file."`
+	ObjectLock       string        `yaml:"object_lock" default:"off" doc:"Lock the mirror's objects for as long as the store has them: off, governance or compliance. The bucket must have object lock enabled."`
+	DeleteVersions   bool          `yaml:"delete_versions" default:"false" doc:"As store.delete_versions."`
+	Retry            time.Duration `yaml:"retry" default:"10m" doc:"As store.retry."`
+}
+
+// AtMirror returns the settings with the mirror in the place of the store.
+func (c *Config) AtMirror() *Config {
+	m, at := &c.Mirror, *c
+	at.Store = Store{
+		URL: m.URL, Endpoint: m.Endpoint, Region: m.Region, AccessKey: m.AccessKey, SecretKey: m.SecretKey, SecretKeyFile: m.SecretKeyFile,
+		SessionToken: m.SessionToken, SessionTokenFile: m.SessionTokenFile, CredentialsFile: m.CredentialsFile, Profile: m.Profile,
+		InstanceRole: m.InstanceRole, Addressing: m.Addressing, CAFile: m.CAFile, CertFile: m.CertFile, KeyFile: m.KeyFile,
+		ObjectLock: m.ObjectLock, DeleteVersions: m.DeleteVersions, Retry: m.Retry,
+	}
+	return &at
 }
 
 // NATS is the message system of a fleet. Without a URL, bctl works on this machine alone.
@@ -211,6 +252,8 @@ func (c *Config) complete(read func(string) ([]byte, error)) error {
 		{"index.password", &c.Index.Password, c.Index.PasswordFile},
 		{"store.secret_key", &c.Store.SecretKey, c.Store.SecretKeyFile},
 		{"store.session_token", &c.Store.SessionToken, c.Store.SessionTokenFile},
+		{"mirror.secret_key", &c.Mirror.SecretKey, c.Mirror.SecretKeyFile},
+		{"mirror.session_token", &c.Mirror.SessionToken, c.Mirror.SessionTokenFile},
 		{"nats.password", &c.NATS.Password, c.NATS.PasswordFile},
 	}
 	for _, s := range secrets {

@@ -27,6 +27,8 @@ var localSettings = map[string]localSetting{
 	"repo":      {nil, "a directory of this machine"},
 	"index.url": {[]string{"postgres://", "postgresql://", "sqlite:"}, "an index"},
 	"store.url": {[]string{"s3://", "file://"}, "a store"},
+
+	"mirror.url": {[]string{"s3://", "file://"}, "a store"},
 }
 
 // local reports whether the rest of a URL of this kind is a path.

@@ -83,8 +83,14 @@ type StoreKey struct {
 	Secret string `yaml:"secret"`
 }
 
-// roles are all roles, in display order. All of them have access to the index.
-var roles = []Role{Admin, Committer, Walker, Reader, Operator, Pruner, Scrubber, Monitor}
+// databaseRoles are the roles with access to the index, in display order.
+var databaseRoles = []Role{Admin, Committer, Walker, Reader, Operator, Pruner, Scrubber, Monitor}
+
+// roles are all roles.
+var roles = append(slices.Clone(databaseRoles), Mirror)
+
+// usesIndex reports whether a role has access to the index.
+func (r Role) usesIndex() bool { return slices.Contains(databaseRoles, r) }
 
 // sited reports whether a role is bound to a site.
 func (r Role) sited() bool { return r == Walker || r == Reader }
@@ -193,7 +199,7 @@ func parsePlan(data []byte) (*Plan, error) {
 		return nil, fmt.Errorf("%s: %w", planFile, err)
 	}
 	for _, i := range p.newest() {
-		if i.Generation < 1 && i.Role != Pruner && i.Role != Scrubber { // which older installations do not have: Refresh adds them
+		if i.Generation < 1 && i.Role != Pruner && i.Role != Scrubber && i.Role != Mirror { // which older installations do not have: Refresh adds them
 			return nil, fmt.Errorf("%s has no generation of %s: %w", planFile, i.Folder(), backup.ErrInvalid)
 		}
 	}

@@ -35,7 +35,9 @@ func postgresFiles(p *Plan) ([]File, error) {
 	}
 	var names []string
 	for _, i := range p.Identities() {
-		names = append(names, i.Name())
+		if i.Role.usesIndex() {
+			names = append(names, i.Name())
+		}
 	}
 	data := map[string]any{
 		"Name": p.Name, "Database": p.Postgres.Name, "Port": p.Postgres.Port, "Schema": schema, "Grants": grants,
@@ -43,7 +45,7 @@ func postgresFiles(p *Plan) ([]File, error) {
 		"CA": p.place("postgres/ca.pem"), "Cert": p.place("postgres/server.pem"), "Key": p.place("postgres/server.key"),
 		"HBA": p.place("postgres/pg_hba.conf"), "Ident": p.place("postgres/pg_ident.conf"), "Conf": p.place("postgres/postgresql.conf"),
 	}
-	for _, role := range roles {
+	for _, role := range databaseRoles {
 		data[string(role)] = p.databaseRole(role)
 	}
 	files := []File{
@@ -71,7 +73,7 @@ func (p *Plan) hba() string {
 # The server's administrator connects on the machine itself, as its user postgres.
 local all postgres peer
 `)
-	for _, role := range roles {
+	for _, role := range databaseRoles {
 		fmt.Fprintf(&text, "hostssl %s %s all cert clientcert=verify-full map=%s\n",
 			quoteIdent(p.Postgres.Name), quoteIdent(p.databaseRole(role)), quoteIdent(p.Name))
 	}
@@ -84,7 +86,9 @@ func (p *Plan) ident() string {
 # this file again on pg_ctl reload, systemctl reload postgresql, or SELECT pg_reload_conf().
 `)
 	for _, i := range p.Identities() {
-		fmt.Fprintf(&text, "%s %s %s\n", quoteIdent(p.Name), quoteIdent(i.Name()), quoteIdent(p.databaseRole(i.Role)))
+		if i.Role.usesIndex() {
+			fmt.Fprintf(&text, "%s %s %s\n", quoteIdent(p.Name), quoteIdent(i.Name()), quoteIdent(p.databaseRole(i.Role)))
+		}
 	}
 	return text.String()
 }

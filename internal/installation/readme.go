@@ -28,6 +28,8 @@ func readme(p *Plan) File {
 			line(i.home(), "to the machines of operators, below "+identityEtc)
 		case Monitor:
 			line(i.home(), "to Prometheus, as "+prometheusEtc)
+		case Mirror:
+			line(i.home(), "to the machine that copies the store to a second one (bctl mirror run), below "+identityEtc)
 		case Committer, Walker, Reader, Pruner, Scrubber:
 			line(i.home(), "to each machine that runs this service, below "+identityEtc)
 		}

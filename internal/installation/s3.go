@@ -13,7 +13,7 @@ import (
 )
 
 // storeRoles are the roles with access to the store. Walkers do not use it.
-var storeRoles = []Role{Admin, Committer, Reader, Operator, Pruner, Scrubber}
+var storeRoles = []Role{Admin, Committer, Reader, Operator, Pruner, Scrubber, Mirror}
 
 // An s3Right is a permission of a role at the store, independent of the type of server.
 type s3Right struct {
@@ -47,7 +47,7 @@ func (s *Store) rights(role Role) []s3Right {
 		rights = append(rights, s3Right{[]string{lockConfiguration}, nil})
 	case Pruner:
 		rights = append(rights, s3Right{[]string{retain}, append([]string{"repository", "keys/*"}, deleted...)}, s3Right{[]string{lockConfiguration}, nil})
-	case Committer, Walker, Reader, Scrubber, Monitor:
+	case Committer, Walker, Reader, Scrubber, Monitor, Mirror:
 	}
 	return rights
 }
@@ -76,7 +76,7 @@ func s3Rights(role Role) []s3Right {
 		return []s3Right{{[]string{get}, append([]string{"repository", "keys/*", "packs/*"}, written...)}, {list, nil}, {[]string{put}, written}}
 	case Reader:
 		return []s3Right{{[]string{get}, []string{"repository", "packs/*"}}, {[]string{put}, []string{"packs/*"}}}
-	case Operator: // restores
+	case Operator, Mirror: // restores, or copies to another store
 		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}}
 	case Scrubber: // without ListBucket a missing pack would look like a forbidden one
 		return []s3Right{{[]string{get}, []string{"repository", "packs/*"}}, {list, nil}}

@@ -176,7 +176,7 @@ func (s *objectStore) testForbidden(t *testing.T) {
 			t.Errorf("%s: %s: %v", who, what, err)
 		}
 	}
-	may := map[string][]string{"admin": {"repository", "keys/"}, "committer": {"segments/", "commits/", "catalog/"}, "reader@paris": {"packs/"}, "operator": nil, "pruner": {"packs/"}, "scrubber": nil}
+	may := map[string][]string{"admin": {"repository", "keys/"}, "committer": {"segments/", "commits/", "catalog/"}, "reader@paris": {"packs/"}, "operator": nil, "pruner": {"packs/"}, "scrubber": nil, "mirror": nil}
 	for folder, prefixes := range may {
 		core := s.raw(t, s.key(t, folder))
 		for _, name := range []string{"packs/x", "segments/x", "commits/x", "catalog/x", "keys/x", "repository", "x"} {

@@ -98,7 +98,10 @@ func (p *Plan) settings(i Identity) group {
 		Scheme: "postgres", User: url.User(p.Name + "_" + string(i.Role)), Path: "/" + p.Postgres.Name,
 		Host: net.JoinHostPort(p.Postgres.Host, strconv.Itoa(p.Postgres.Port)), RawQuery: "sslmode=verify-full",
 	}
-	s := group{"index": tls(group{"url": index.String()})}
+	s := group{}
+	if i.Role.usesIndex() {
+		s["index"] = tls(group{"url": index.String()})
+	}
 	if _, ok := i.access(); ok {
 		nats := tls(group{"url": p.natsURL(), "inbox_prefix": i.inbox()})
 		// The role that creates the streams, and the one that examines them.
@@ -119,12 +122,12 @@ func (p *Plan) settings(i Identity) group {
 		s["worker_key"] = workerKeyName
 	case Committer:
 		s["committer_key"] = committerKeyName
-	case Walker, Pruner, Scrubber, Monitor:
+	case Walker, Pruner, Scrubber, Monitor, Mirror:
 	}
 	if i.Role.sited() {
 		s["worker"] = group{"site": i.Site}
 	}
-	if slices.Contains(services, i.Role) {
+	if slices.Contains(services, i.Role) || i.Role == Mirror {
 		s["http"] = group{
 			"listen": net.JoinHostPort(p.httpHost(), strconv.Itoa(httpPort)), "cert_file": certificateName, "key_file": keyName,
 			"client_ca_file": authoritiesName, "clients": p.watchers(),

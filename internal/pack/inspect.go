@@ -72,3 +72,34 @@ func inspect(head, tail []byte, sizeBytes int64, repository backup.RepositoryID,
 	}
 	return h.check(repository, id, t)
 }
+
+// InspectObject is Inspect for all data packs of a whole object. It needs no ids: each pack must be
+// of the repository, and together they must fill the object. Errors wrap backup.ErrCorrupt, or
+// backup.ErrInvalid for a later version.
+func InspectObject(data []byte, repository backup.RepositoryID) error {
+	if len(data) > MaxBytes {
+		return fmt.Errorf("%d bytes are no pack: %w", len(data), backup.ErrCorrupt)
+	}
+	for end := int64(len(data)); end > 0 || len(data) == 0; {
+		t, err := parseTrailer(data[:end])
+		if err != nil {
+			return err
+		}
+		start := end - t.packBytes
+		if start < 0 {
+			return fmt.Errorf("the trailer at byte %d gives %d bytes: %w", end, t.packBytes, backup.ErrCorrupt)
+		}
+		h, err := parseHeader(data[start : start+t.headerBytes])
+		if err == nil && h.kind != KindData {
+			err = fmt.Errorf("%s: %w", h.kind, backup.ErrCorrupt)
+		}
+		if err == nil {
+			err = h.check(repository, h.id, t)
+		}
+		if err != nil {
+			return fmt.Errorf("the pack at byte %d: %w", start, err)
+		}
+		end = start
+	}
+	return nil
+}

@@ -315,7 +315,7 @@ func (s *section) isCurrent(ctx context.Context) (bool, error) {
 // IsCurrent reports whether the index knows the end of each snapshot that has a record in the
 // store. If not, the index is older than the store. The records are not read.
 func IsCurrent(ctx context.Context, i index.Sweeping, s store.Store) (bool, error) {
-	for page, err := range pages(s.List(ctx, store.CommitsPrefix)) {
+	for page, err := range pages(store.Records(ctx, s)) {
 		if err != nil {
 			return false, err
 		}

@@ -10,6 +10,8 @@
 //	segment           Fleet: the shard's next segment is a checkpoint. One machine: Journal writes
 //	                  it again
 //	catalog           It is written again
+//	any object        If a second copy of the store has it (PutBack), it is put back first, byte for
+//	                  byte, and nothing of the above is done
 //	page, snapshot    Nothing: the index itself has lost them. On one machine, bctl index rebuild
 //	lists             restores a copy of it
 //
@@ -57,18 +59,30 @@ type Options struct {
 	// Journal, if not nil, writes the damaged objects of the journal again. If it is nil,
 	// committers do that.
 	Journal func(ctx context.Context, findings []*check.Finding) error
+	// PutBack, if not nil, puts damaged objects back into the store from a second copy, and returns
+	// how many. Only what is damaged after that is dropped.
+	PutBack func(ctx context.Context, findings []*check.Finding) (int, error)
 }
 
 // A Summary is what a Run has repaired.
 type Summary struct {
 	prune.LostPacks
-	Pages   int // that the next snapshots read again
-	Journal int // objects that were written again, or that committers write
-	Left    int // findings that cannot be repaired
+	PutBack int           // objects that were put back from a second copy
+	Report  *check.Report // of what is damaged after that
+	Pages   int           // that the next snapshots read again
+	Journal int           // objects that were written again, or that committers write
+	Left    int           // findings that cannot be repaired
 }
 
 // Run repairs what a check has found.
 func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err error) {
+	s.Report = report
+	if o.PutBack != nil {
+		if s.PutBack, err = o.putBack(ctx, &s); err != nil {
+			return s, err
+		}
+		report = s.Report
+	}
 	var lost []prune.LostPack
 	var journal []*check.Finding
 	chunks := false
@@ -117,6 +131,30 @@ func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err e
 	}
 	return s, o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("complete: dropped %d packs, and parts of %d (%d bytes); files of %d pages are read again; %d other objects",
 		s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal))
+}
+
+// putBack puts back what a second copy has, and checks again. Of the content, that of the damaged
+// packs is read again.
+func (o *Options) putBack(ctx context.Context, s *Summary) (int, error) {
+	n, err := o.PutBack(ctx, s.Report.Findings)
+	if err != nil || n == 0 {
+		return n, err
+	}
+	if err := o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("put back %d objects from the mirror", n)); err != nil {
+		return n, err
+	}
+	damaged := map[backup.PackID]bool{}
+	for _, f := range s.Report.Findings {
+		if f.Damage != nil {
+			damaged[f.Damage.Pack.Pack] = true
+		}
+	}
+	c := o.Check
+	c.Proven, c.Affected = nil, nil
+	c.Read = func(id backup.PackID) bool { return damaged[id] }
+	again, err := check.Run(ctx, c)
+	s.Report = &again
+	return n, err
 }
 
 // lostPack returns what is lost of a pack. It is false if that is not known.

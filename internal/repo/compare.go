@@ -119,7 +119,7 @@ func EachUnended(ctx context.Context, s store.Store, i Compared, do func(id back
 		clear(recorded)
 		return err
 	}
-	for o, err := range s.List(ctx, store.CommitsPrefix) {
+	for o, err := range store.Records(ctx, s) {
 		if err != nil {
 			return err
 		}

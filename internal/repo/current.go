@@ -30,7 +30,7 @@ type History interface {
 // they are not read.
 func Recorded(ctx context.Context, s store.Store) (map[backup.SnapshotID]int, error) {
 	recorded := map[backup.SnapshotID]int{}
-	for o, err := range s.List(ctx, store.CommitsPrefix) {
+	for o, err := range store.Records(ctx, s) {
 		if err != nil {
 			return nil, err
 		}

@@ -169,3 +169,13 @@ func (o *Object) openSealed(opener *seal.Opener, blob func(*Recipients) []byte) 
 	}
 	return nil, err
 }
+
+// VerifyObject returns the repository object with the given bytes, which are not trusted. The
+// signer that it names has signed it. Errors wrap backup.ErrCorrupt or keytext.ErrVersion.
+func VerifyObject(data []byte) (Object, error) {
+	o, err := parseObject(data)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", store.ConfigName, err)
+	}
+	return o, err
+}

@@ -285,3 +285,16 @@ func (o *Object) isForged(ctx context.Context, s store.Store, sequence int64) (b
 	}
 	return false, err
 }
+
+// VerifyRecipients returns an error that wraps backup.ErrCorrupt or keytext.ErrVersion unless data
+// is the statement of recipients with the given name, signed by signer.
+func VerifyRecipients(data []byte, name string, repository backup.RepositoryID, signer seal.Signer) error {
+	sequence, ok := store.ParseRecipientsName(name)
+	if !ok {
+		return fmt.Errorf("%s: not the name of a statement of recipients: %w", name, backup.ErrCorrupt)
+	}
+	if _, err := parseRecipients(data, repository, sequence, signer); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}

@@ -145,3 +145,12 @@ func parseEntries(text []byte, first, last seal.KeyID) ([]entry, error) {
 	}
 	return entries, nil
 }
+
+// Verify returns an error that wraps backup.ErrCorrupt or keytext.ErrVersion unless data is the
+// part of a rotation with the given name, signed by signer. It needs no key.
+func Verify(data []byte, name string, repository backup.RepositoryID, signer seal.Signer) error {
+	if _, err := parsePart(data, name, repository, signer); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}

@@ -47,6 +47,17 @@ func SegmentName(snapshot backup.SnapshotID, attempt backup.PackID, part int) st
 	return fmt.Sprintf("%s%s/%s-%06d", SegmentsPrefix, snapshot, attempt, part)
 }
 
+// ParseSegmentName is the inverse of SegmentName.
+func ParseSegmentName(name string) (snapshot backup.SnapshotID, attempt backup.PackID, part int, ok bool) {
+	owner, object, _ := strings.Cut(strings.TrimPrefix(name, SegmentsPrefix), "/")
+	id, digits, _ := strings.Cut(object, "-")
+	snapshot, err := backup.ParseSnapshotID(owner)
+	attempt, wrong := backup.ParsePackID(id)
+	part, bad := strconv.Atoi(digits)
+	ok = err == nil && wrong == nil && bad == nil && part >= 0 && name == SegmentName(snapshot, attempt, part)
+	return snapshot, attempt, part, ok
+}
+
 // CommitName is the name of a snapshot's commit record.
 func CommitName(snapshot backup.SnapshotID) string { return CommitsPrefix + snapshot.String() }
 

@@ -236,7 +236,11 @@ func (c *checkCommand) run(ctx context.Context, given []string) error {
 	if err != nil || c.dryRun {
 		return err
 	}
-	return errors.Join(c.report(o.Level, &report), c.complete())
+	damage := c.report(o.Level, &report)
+	if err := c.noteMirror(ctx, r, &report); err != nil {
+		c.app.note("it is not known what the mirror has: %v", err)
+	}
+	return errors.Join(damage, c.complete())
 }
 
 // complete removes the file with the progress of a check that is complete.

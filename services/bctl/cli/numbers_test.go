@@ -14,7 +14,7 @@ import (
 
 // textFlags are the flags with names, paths and similar values. A flag that is in no list fails the
 // test, so that each new flag is checked for being a number.
-var textFlags = strings.Fields(`config committer pruner cpuprofile memprofile trace progress repo worker-key committer-key identity index store nats log-level log-format
+var textFlags = strings.Fields(`config mirror committer pruner cpuprofile memprofile trace progress repo worker-key committer-key identity index store nats log-level log-format
 	exclude exclude-file exclude-if-present files-from stdin-filename include filer shard label tag recipient signer as source target overwrite site compare snapshots state
 	path schedule time-zone window keep-tag object-lock name postgres store-endpoint store-kind store-region reason file role operator policy help png output dir level temp-dir`)
 
@@ -33,6 +33,7 @@ var numbers = map[string][]string{
 	"jitter": {"1ns", "-2h", "-1d", "1d-2h", "36601d", "99999d", "1000000h", "36600d2562047h"}, "recovery-point": {"-26h", "1000000h"}, "keep-within": {"-14d", "soon", "90s", "1h30m", "1w", "1001y", "14", "1d1d"},
 	"keep-within-hourly": nil, "keep-within-daily": nil, "keep-within-weekly": nil, "keep-within-monthly": nil, "keep-within-yearly": nil, "keep-style": {"borg"},
 	"since": {"-24h", "-1d", "1000000h", "yesterday", "2006-13-01"}, "days": {"0", "3651"}, "floor": {"101%", "5000"}, "read-data": {"0", "0%", "101%", "NaN"},
+	"keep-deleted": {"-30d", "1000000h", "for ever"}, "allow-delete": {"-1MB", "99999EB", "0.5"}, "as-of": {"-24h", "1000000h", "yesterday"},
 }
 
 func TestNumbers(t *testing.T) {
@@ -56,7 +57,7 @@ func TestNumbers(t *testing.T) {
 		}
 		seen[f.Name] = true
 		for _, value := range append([]string{"-3", "-1", "", "x", "3 x", "-9223372036854775809"}, wrong...) {
-			if f.Name == "since" && value == "" { // always
+			if (f.Name == "since" || f.Name == "as-of") && value == "" { // always
 				continue
 			}
 			a := &app{out: io.Discard, term: &terminal{}}

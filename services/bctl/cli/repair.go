@@ -13,6 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/mirror"
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/repair"
 	"github.com/bctl/bctl/internal/tty"
@@ -33,6 +34,9 @@ func newRepair(a *app) *cobra.Command {
 		Use:   "repair",
 		Short: "Drop what the store has lost, so that backups store it again",
 		Long: `Checks the repository as bctl check does, and then repairs what it has found:
+
+  With --mirror or mirror.url, lost and damaged objects are put back from the
+  mirror, byte for byte, if they are whole there.
 
   Content that the store has lost, and that another pack has, is taken from
   there. All other lost content is dropped from the index. The next backup reads
@@ -55,7 +59,8 @@ large share of what is stored would be dropped, the brake stops the command
 the command needs the configuration of the admin.`,
 		Example: `  bctl repair --dry-run
   bctl repair
-  bctl repair --read-data --yes`,
+  bctl repair --read-data --yes
+  bctl repair --mirror /mnt/second/bctl`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in := cmd.InOrStdin()
@@ -77,6 +82,9 @@ the command needs the configuration of the admin.`,
 func (c *repairCommand) run(ctx context.Context) error {
 	dryRun := c.dryRun
 	c.dryRun = false // of the check
+	if err := c.putBackObject(ctx, dryRun); err != nil {
+		return err
+	}
 	o, r, err := c.options(ctx, nil)
 	if err != nil {
 		return err
@@ -97,7 +105,7 @@ func (c *repairCommand) run(ctx context.Context) error {
 	}
 	damage := c.report(o.Level, &found)
 	if dryRun || len(found.Findings) == 0 {
-		return damage
+		return errors.Join(c.noteMirror(ctx, r, &found), damage)
 	}
 	if err := c.agree(); err != nil {
 		return err
@@ -106,7 +114,7 @@ func (c *repairCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.conclude(&summary, &found)
+	return c.conclude(&summary)
 }
 
 // agree asks for a confirmation.
@@ -114,7 +122,11 @@ func (c *repairCommand) agree() error {
 	if c.yes {
 		return nil
 	}
-	if !c.app.confirmed(c.in, "Drop from the index what is lost? [y/N] ") {
+	question := "Drop from the index what is lost? [y/N] "
+	if c.app.cfg.Mirror.URL != "" {
+		question = "Put back what the mirror has, and drop from the index what is then still lost? [y/N] "
+	}
+	if !c.app.confirmed(c.in, question) {
 		return errors.New("nothing was repaired")
 	}
 	return nil
@@ -133,6 +145,20 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 		Log: c.app.log, MemoryBytes: c.maxMemory, ObjectLock: c.app.cfg.ObjectLock(), Holder: holder(),
 	}}
 	repairing.Check.Progress, repairing.Check.Begin = nil, nil
+	repairing.Check.Store, repairing.Check.Affected = r.store, nil
+	if c.app.cfg.Mirror.URL != "" {
+		source, err := c.app.mirrorSource(ctx, r)
+		if err != nil {
+			return repair.Summary{}, err
+		}
+		defer source.close()
+		if o.Opener != nil {
+			source.Content = mirror.ProveContent(r.object.ID, o.Opener, o.HashKey)
+		}
+		repairing.PutBack = func(ctx context.Context, findings []*check.Finding) (int, error) {
+			return source.putBack(ctx, r, findings)
+		}
+	}
 	run := func() (repair.Summary, error) { return repair.Run(ctx, repairing, found) }
 	if local, is := r.index.(*sqliteindex.Index); is {
 		key, err := r.object.ReadCommitterKey(c.app.cfg.CommitterKey)
@@ -170,13 +196,14 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 }
 
 // conclude prints what was repaired.
-func (c *repairCommand) conclude(s *repair.Summary, found *check.Report) error {
+func (c *repairCommand) conclude(s *repair.Summary) error {
 	files := int64(0)
-	for _, f := range found.Findings {
+	for _, f := range s.Report.Findings {
 		files += f.Files
 	}
 	object := struct {
-		Type           string  `json:"type"` // repair
+		Type           string  `json:"type"`     // repair
+		PutBack        int     `json:"put_back"` // objects, from the mirror
 		Packs          int     `json:"packs"`
 		Partial        int     `json:"partial_packs"`
 		Bytes          int64   `json:"bytes"` // of these packs
@@ -185,7 +212,7 @@ func (c *repairCommand) conclude(s *repair.Summary, found *check.Report) error {
 		Files          int64   `json:"files"` // that stay damaged until they are stored again
 		Left           int     `json:"left"`  // findings that are not repaired
 		ElapsedSeconds float64 `json:"elapsed_seconds"`
-	}{"repair", s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal, files, s.Left, time.Since(c.started).Seconds()}
+	}{"repair", s.PutBack, s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal, files, s.Left, time.Since(c.started).Seconds()}
 	text := fmt.Sprintf("dropped %s", counted(s.Packs, "lost pack"))
 	if s.Partial > 0 {
 		text += fmt.Sprintf(" and parts of %s", counted(s.Partial, "pack"))
@@ -194,7 +221,13 @@ func (c *repairCommand) conclude(s *repair.Summary, found *check.Report) error {
 		text += fmt.Sprintf("; %s of the journal are written again", counted(s.Journal, "object"))
 	}
 	text += "\n"
-	if files > 0 {
+	if s.PutBack > 0 {
+		text = fmt.Sprintf("put back %s from the mirror; ", counted(s.PutBack, "object")) + text
+	}
+	switch {
+	case files > 0 && s.PutBack > 0:
+		text += fmt.Sprintf("damaged until backups have stored them again: %s; back up, and run bctl check, which lists them\n", counted(files, "file"))
+	case files > 0:
 		text += fmt.Sprintf("damaged until backups have stored them again: %s, as listed above; back up, and run bctl check\n", counted(files, "file"))
 	}
 	if err := c.app.result(object, "%s", text); err != nil || s.Left == 0 {

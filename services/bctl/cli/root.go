@@ -53,7 +53,7 @@
 //	init.go, ask.go, key.go, key_ls.go, key_change.go, key_rotate.go, key_verify.go, key_paper.go,
 //	key_split.go, migrate.go, index.go, index_rebuild.go, index_report.go, deploy.go,
 //	deploy_rotate.go, doctor.go, check.go, check_report.go, scrub.go, drill.go, drill_ls.go,
-//	repair.go, service.go
+//	repair.go, mirror.go, mirror_check.go, mirror_back.go, repair_mirror.go, service.go
 package cli
 
 import (
@@ -189,7 +189,7 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 		newService(a, "committer", "Run a committer, which assigns work and writes the index", a.services.Committer),
 		newService(a, "pruner", "Run a pruner, which deletes what no snapshot needs", a.services.Pruner),
 		newService(a, "scrubber", "Run a scrubber, which proves that packs are undamaged", a.services.Scrubber))
-	addGroup(root, adminGroup, newCheck(a), newScrub(a), newDrill(a), newRepair(a), newDoctor(a), newIndex(a), newKey(a), newMigrate(a), newDeploy(a), newCompletion(a), newVersion(a))
+	addGroup(root, adminGroup, newCheck(a), newScrub(a), newDrill(a), newRepair(a), newMirror(a), newDoctor(a), newIndex(a), newKey(a), newMigrate(a), newDeploy(a), newCompletion(a), newVersion(a))
 	help := newHelp(a)
 	addGroup(root, adminGroup, help)
 	root.SetHelpCommand(help)
@@ -223,6 +223,7 @@ var flagUsage = map[string]string{
 	"identity":          "`FILE` with the identity that opens the backups",
 	"index.url":         "`URL` of the index: postgres://…, or a SQLite file",
 	"store.url":         "`URL` of the store: s3://…, or a directory",
+	"mirror.url":        "`URL` of the store's second copy: s3://…, or a directory",
 	"store.object_lock": "lock objects in the bucket while snapshots need them: `MODE` is off, governance or compliance",
 	"nats.url":          "`URL` of NATS, for a fleet",
 	"log.level":         "`LEVEL` of the log: debug, info, warn, error",
@@ -270,6 +271,9 @@ func (a *app) configure(cmd *cobra.Command) error {
 	}
 	if _, err := store.ParseLockMode(a.cfg.Store.ObjectLock); err != nil {
 		return wrongSetting(fmt.Errorf("store.object_lock (--object-lock): %w", err))
+	}
+	if _, err := store.ParseLockMode(a.cfg.Mirror.ObjectLock); err != nil {
+		return wrongSetting(fmt.Errorf("mirror.object_lock: %w", err))
 	}
 	a.log, err = telemetry.NewLogger(a.term, a.term.isTerminal, a.cfg.Log.Level, a.logFormat())
 	return wrongSetting(err)

@@ -37,6 +37,8 @@ var badSettings = map[string]string{
 	"index.url": "gs://x", "store.url": "gs://x", "store.object_lock": "sideways", "log.level": "loud", "log.format": "xml",
 	"index.password": "", "store.endpoint": "", "store.region": "", "store.access_key": "", "store.secret_key": "", "store.session_token": "",
 	"store.profile": "", "nats.url": "", "nats.user": "", "nats.password": "", "worker.name": "", "worker.site": "", "http.listen": "", "trace.url": "",
+	"mirror.url": "gs://x", "mirror.object_lock": "sideways", "mirror.keep_deleted": "", "mirror.endpoint": "", "mirror.region": "", "mirror.access_key": "",
+	"mirror.secret_key": "", "mirror.session_token": "", "mirror.profile": "", "mirror.addressing": "",
 	"codec": "", "store.addressing": "", "nats.inbox_prefix": "", // checked when they are used
 }
 
@@ -96,6 +98,7 @@ var badFlags = map[string]string{
 	"keep-within-hourly": "-1h", "keep-within-daily": "1", "keep-within-weekly": "1w", "keep-within-monthly": "m", "keep-within-yearly": "1001y", "keep-tag": "a,,b", "keep-style": "borg",
 	"as": "king", "timeout": "long", "nats": "a b", "postgres": "b c", "days": "0", "name": "A B", "store-kind": "tape", "store-endpoint": "ftp://x",
 	"stat-rate": "fast", "floor": "101", "drill": "sometimes", "role": "cook", "reason": "", "file": "", "store-region": "", "bytes": "all", "min-bytes": "huge", "min-snapshots": "0", "operators": "0", "operator": "", "signer": "me", "policy": "",
+	"keep-deleted": "long", "allow-delete": "huge", "as-of": "yesterday",
 	"packs": "0", "png": "", "output": "", "dir": "", "shares": "1", "needed": "1",
 }
 

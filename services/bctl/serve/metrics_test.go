@@ -1,13 +1,20 @@
 package serve
 
 import (
+	"context"
 	"flag"
 	"fmt"
+	"log/slog"
+	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/mirror"
 )
 
 var update = flag.Bool("update", false, "write the table of docs/observability.md")
@@ -44,7 +51,16 @@ func scraped(t *testing.T) (families map[string]*family, samples map[string]stri
 			strings.Contains(body, "\nbctl_filer_files_total{filer=\"nas1\"} 3\n") && !strings.Contains(body, "bctl_shard_last_good_timestamp_seconds{filer=\"nas1\",shard=\"home\"} 0\n")
 	})
 	families, samples = map[string]*family{}, map[string]string{}
-	for _, service := range []string{"walker", "reader", "committer", "pruner", "scrubber"} {
+	keepMirror := func(ctx context.Context, c *config.Config, log *slog.Logger) error {
+		return Mirror(ctx, c, log, mirror.Options{})
+	}
+	f.start("mirror", keepMirror, map[string]string{"BCTL_MIRROR": filepath.Join(t.TempDir(), "mirror"), "BCTL_MIRROR_EVERY": "1s"})
+	f.until("the mirror has what the store has", func() bool {
+		_, body := f.get("mirror", "/metrics")
+		ready, _ := f.get("mirror", "/readyz")
+		return ready == http.StatusOK && !strings.Contains(body, "\nbctl_mirror_pass_timestamp_seconds 0\n") && strings.Contains(body, "\nbctl_mirror_objects ") && !strings.Contains(body, "\nbctl_mirror_objects 0\n")
+	})
+	for _, service := range []string{"walker", "reader", "committer", "pruner", "scrubber", "mirror"} {
 		_, body := f.get(service, "/metrics")
 		parse(service, body, families, samples)
 	}
@@ -93,7 +109,7 @@ func TestDocumentationListsTheMetrics(t *testing.T) {
 	for _, f := range ours(families) {
 		labels := slices.Sorted(slices.Values(f.labels))
 		of := strings.Join(f.services, ", ")
-		if len(f.services) == 4 {
+		if len(f.services) == 5 {
 			of = "all"
 		} else if strings.HasPrefix(f.name, "bctl_fleet_") || strings.HasPrefix(f.name, "bctl_filer_") || strings.HasPrefix(f.name, "bctl_shard_") || f.name == "bctl_queue_messages" {
 			of = "keeper"

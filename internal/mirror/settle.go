@@ -1,0 +1,137 @@
+package mirror
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// errVanished: the store has the object no longer.
+var errVanished = errors.New("the object is gone")
+
+// A seen is an object as it was read from one side.
+type seen struct {
+	data []byte
+	sum  sum
+	err  error // why the bytes cannot be those of the object; nil: they are proven
+	gone bool
+}
+
+// whole reports whether the bytes are proven.
+func (s *seen) whole() bool { return !s.gone && s.err == nil }
+
+// read reads an object and proves it. An error is one that concerns more than this object.
+func (p *Prover) read(ctx context.Context, from Reader, name string) (s seen, err error) {
+	s.data, err = from.Get(ctx, name, maxObjectBytes)
+	switch {
+	case errors.Is(err, backup.ErrNotFound):
+		return seen{gone: true}, nil
+	case err != nil && damaged(err):
+		return seen{err: err}, nil
+	case err != nil:
+		return s, err
+	}
+	s.sum = sha256.Sum256(s.data)
+	if s.err = p.Prove(name, s.data); s.err != nil && !damaged(s.err) {
+		return s, s.err
+	}
+	return s, nil
+}
+
+// settle makes the mirror have an object of the store, or reports why it cannot.
+func (p *pass) settle(ctx context.Context, name string) error {
+	h := p.state.get(name)
+	original, err := p.prover.read(ctx, p.From, name)
+	if err != nil {
+		return err
+	}
+	if original.gone {
+		return errVanished
+	}
+	var copied seen
+	if h.isHere() {
+		if copied, err = p.prover.read(ctx, p.To, name); err != nil {
+			return err
+		}
+		p.mu.Lock()
+		p.summary.Reread++
+		p.mu.Unlock()
+	} else {
+		copied.gone = true
+	}
+	if h.isNoted() { // the sum proves more than a pack does
+		original.compare(&h)
+		copied.compare(&h)
+	}
+	switch {
+	case original.whole() && copied.whole() && original.sum == copied.sum:
+		return p.adopt(ctx, name, &h, &copied)
+	case original.whole() && copied.whole():
+		p.problem(InMirror, name, "the store and the mirror have different bytes, and neither is proven to be wrong: nothing was changed")
+		return nil
+	case !original.whole() && copied.whole():
+		p.problem(InStore, name, original.err.Error()+"; the mirror's is whole")
+		return nil
+	case !original.whole() && copied.gone:
+		p.problem(InStore, name, original.err.Error()+"; it was not copied")
+		return nil
+	case !original.whole():
+		p.problem(InStore, name, original.err.Error()+"; so is the mirror's")
+		return nil
+	}
+	return p.put(ctx, name, &h, &original, &copied)
+}
+
+// compare finds bytes that are not those that were copied.
+func (s *seen) compare(h *held) {
+	if s.whole() && s.sum != h.sum {
+		s.err = fmt.Errorf("its bytes are not those that were copied at first: %w", backup.ErrCorrupt)
+	}
+}
+
+// adopt notes an object that is whole in the mirror.
+func (p *pass) adopt(ctx context.Context, name string, h *held, s *seen) error {
+	if h.isNoted() {
+		return nil
+	}
+	p.mu.Lock()
+	p.summary.Adopted++
+	p.mu.Unlock()
+	return p.state.take(ctx, name, note{sizeBytes: int64(len(s.data)), sum: s.sum, copied: p.Now().Unix()})
+}
+
+// put puts an object into the mirror, in place of a damaged one if there is one.
+func (p *pass) put(ctx context.Context, name string, h *held, original, copied *seen) error {
+	if !copied.gone {
+		// A store refuses to replace an object.
+		if err := p.To.Delete(ctx, name); isLocked(err) {
+			p.problem(InMirror, name, fmt.Sprintf("%v; it is locked, so it cannot be replaced", copied.err))
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	err := p.To.Put(ctx, name, original.data)
+	if errors.Is(err, backup.ErrExists) { // another process has put other bytes, or the list is old
+		p.problem(InMirror, name, err.Error())
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.summary.Copied++
+	p.summary.CopiedBytes += int64(len(original.data))
+	if !copied.gone {
+		p.summary.Replaced++
+	}
+	p.mu.Unlock()
+	n := note{sizeBytes: int64(len(original.data)), sum: original.sum, copied: p.Now().Unix()}
+	if h.isNoted() { // it was there before
+		n.copied = h.copied
+	}
+	return p.state.take(ctx, name, n)
+}

@@ -1,0 +1,74 @@
+package open
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/store/ratestore"
+)
+
+// errNoMirror is returned if the settings name no mirror.
+var errNoMirror = fmt.Errorf("no mirror is named: use --mirror DIR or s3://… (BCTL_MIRROR), or mirror.url in --config FILE: %w", backup.ErrInvalid)
+
+// Mirror opens the mirror. A missing directory is backup.ErrNoRepository unless create is set.
+func Mirror(ctx context.Context, c *config.Config, create bool, log *slog.Logger) (store.Store, error) {
+	return mirror(ctx, c, create, log, func(*store.Error) {})
+}
+
+func mirror(ctx context.Context, c *config.Config, create bool, log *slog.Logger, onRetry func(*store.Error)) (store.Store, error) {
+	at := c.AtMirror()
+	switch {
+	case at.Store.URL == "":
+		return nil, errNoMirror
+	case samePlace(c, at):
+		return nil, fmt.Errorf("mirror.url %s is the place of the store itself, or one of the two is in the other: %w", at.Store.URL, backup.ErrInvalid)
+	}
+	s, err := ServiceStore(ctx, at, create, log, onRetry)
+	if err != nil {
+		return nil, fmt.Errorf("mirror: %w", err)
+	}
+	return ratestore.New(s, c.Mirror.RequestsPerSecond, c.Mirror.BytesPerSecond), nil
+}
+
+// samePlace reports whether a store and its mirror are at one place, or one in the other.
+func samePlace(c, mirror *config.Config) bool {
+	a, aLocal := c.StorePath()
+	b, bLocal := mirror.StorePath()
+	switch {
+	case c.Store.URL == "" || aLocal != bLocal:
+		return false
+	case !aLocal:
+		return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") && c.Store.Endpoint == mirror.Store.Endpoint
+	}
+	resolved := func(path string) string {
+		if absolute, err := filepath.Abs(path); err == nil {
+			path = absolute
+		}
+		if target, err := filepath.EvalSymlinks(path); err == nil { // it may not exist yet
+			path = target
+		}
+		return path + string(filepath.Separator)
+	}
+	a, b = resolved(a), resolved(b)
+	return strings.HasPrefix(a, b) || strings.HasPrefix(b, a)
+}
+
+// MirrorPair opens the store and its mirror, within the limits of the mirror's settings. onRetry is
+// that of ServiceStore.
+func MirrorPair(ctx context.Context, c *config.Config, create bool, log *slog.Logger, onRetry func(*store.Error)) (from, to store.Store, err error) {
+	if to, err = mirror(ctx, c, create, log, onRetry); err != nil {
+		return nil, nil, err
+	}
+	from, err = ServiceStore(ctx, c, false, log, onRetry)
+	if err != nil {
+		_ = to.Close() // nothing was written
+		return nil, nil, err
+	}
+	return ratestore.New(from, c.Mirror.RequestsPerSecond, c.Mirror.BytesPerSecond), to, nil
+}
