@@ -196,5 +196,5 @@ func (l Layout) String() string { return strconv.Itoa(l.Members) + "+" + strconv
 // Full reports whether members of these lengths use the space of the layout: whether the parity
 // objects take at most Parity bytes for each Members bytes.
 func (l Layout) Full(n int, longest, sum int64) bool {
-	return int64(l.Parity)*int64(l.Members)*(DescriptionBytes(n, l.Parity)+longest) <= int64(l.Parity)*sum
+	return int64(l.Members)*(DescriptionBytes(n, l.Parity)+longest) <= sum
 }

@@ -25,11 +25,13 @@ type Index interface {
 	index.Forgetting
 	index.Leading
 	index.Locking
+	index.Parity
 	index.Pruning
 	index.Purging
 	index.Recovering
 	index.Sweeping
 	index.Walking
+	Repository(ctx context.Context) (backup.Repository, error)
 }
 
 // Options of Run. All fields must be set, except Anew and Progress.

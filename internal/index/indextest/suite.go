@@ -136,6 +136,7 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"Repairing", testRepairing},
 		{"Recognize", testRecognize},
 		{"NextSection", testNextSection},
+		{"Parity", testParity},
 		{"Comparing", testComparing},
 		{"Deletions", testDeletions},
 		{"AmendFenced", testAmendFenced},
