@@ -190,6 +190,18 @@ func ParseLayout(text string) (l Layout, err error) {
 	return l, nil
 }
 
+// ParseSetting reads the text of a Layout, "off" (none: parity is not wanted), or nothing.
+func ParseSetting(text string) (l Layout, none bool, err error) {
+	switch text {
+	case "":
+		return Layout{}, false, nil
+	case "off":
+		return Layout{}, true, nil
+	}
+	l, err = ParseLayout(text)
+	return l, false, err
+}
+
 // String returns the text of the layout.
 func (l Layout) String() string { return strconv.Itoa(l.Members) + "+" + strconv.Itoa(l.Parity) }
 

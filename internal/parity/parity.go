@@ -286,6 +286,12 @@ func (r *restoring) stripe(ctx context.Context, s Ranger, offset int64, found *i
 	return nil
 }
 
+// CheckCost returns how many requests Check makes for a parity object, and how many bytes it reads.
+func (g *Group) CheckCost(number int) (requests int, bytes int64) {
+	_, body, _, _ := g.object(len(g.Members) + number)
+	return 2 + int((body+blockBytes-1)/blockBytes), g.ObjectBytes()
+}
+
 // Check reads an object of the group as a whole, and compares its length and its digest. Errors:
 // those of the store, and backup.ErrCorrupt.
 func (g *Group) Check(ctx context.Context, s Ranger, name string) error {

@@ -93,7 +93,9 @@ func (t *tending) load(ctx context.Context) error {
 			}
 			continue
 		}
-		if err != nil || group.ID != g.ID {
+		if (err != nil || group.ID != g.ID) && t.NoParity {
+			group = parity.Group{ID: g.ID, Bodies: make([]parity.Digest, parity.MaxParity)}
+		} else if err != nil || group.ID != g.ID {
 			t.incomplete = true
 			t.Log.Warn("the index has a parity group whose description is damaged (bctl check names it)", "group", g.ID.String())
 			continue
@@ -121,7 +123,11 @@ func (t *tending) drop(ctx context.Context) error {
 			}
 		}
 		err := t.Store.Delete(ctx, names...)
-		if _, locked := errors.AsType[*store.LockedError](err); locked || errors.Is(err, fs.ErrPermission) {
+		if _, locked := errors.AsType[*store.LockedError](err); locked { // for a day after they were put
+			t.incomplete = true
+			continue
+		}
+		if errors.Is(err, fs.ErrPermission) {
 			t.incomplete = true
 			t.Log.Warn("parity objects that are not needed any more stay, because the store does not let them be deleted", "error", err)
 			continue
@@ -226,14 +232,21 @@ func (p *pass) staying() map[index.StoredObject]bool {
 	return stays
 }
 
-// affected opens the groups that are made again: those with members that are going (must), and,
-// if objects may join them, those that take more space than the layout allows. For each of them,
+// affected opens the groups that are made again: those with members that are going, and those of
+// which other groups have all members (must); and, if objects may join them, those that take more
+// space than the layout allows. For each of them,
 // open are the members that stay and that no new group has yet. The layout is that of new groups,
 // which have limit members at most.
 func (t *tending) affected(stays map[index.StoredObject]bool) (opened map[backup.PackID]map[index.StoredObject]bool, l parity.Layout, limit int, must bool) {
 	opened, l = map[backup.PackID]map[index.StoredObject]bool{}, t.Parity
+	in := map[index.StoredObject]int{}
+	for _, g := range t.groups {
+		for i := range g.Members {
+			in[index.StoredObject{Snapshot: g.Members[i].Snapshot, ID: g.Members[i].Object}]++
+		}
+	}
 	for id, g := range t.groups {
-		longest, sum, going := int64(0), int64(0), false
+		longest, sum, going := int64(0), int64(0), isRedundant(g, in)
 		open := map[index.StoredObject]bool{}
 		for i := range g.Members {
 			m := &g.Members[i]
@@ -259,6 +272,20 @@ func (t *tending) affected(stays map[index.StoredObject]bool) (opened map[backup
 		limit *= 2
 	}
 	return opened, l, limit, must
+}
+
+// isRedundant reports whether all members of a group are in other groups, too: a rebuilt index knows
+// groups that were about to end. If so, they are counted without it.
+func isRedundant(g *parity.Group, in map[index.StoredObject]int) bool {
+	for n, change := range []int{0, -1} {
+		for i := range g.Members {
+			o := index.StoredObject{Snapshot: g.Members[i].Snapshot, ID: g.Members[i].Object}
+			if in[o] += change; n == 0 && in[o] < 2 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // survivors returns the members of opened groups that stay, and that no other group has. Copies

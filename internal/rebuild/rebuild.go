@@ -104,6 +104,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 			{"read the catalog", r.readCatalog},
 			{"store filers, shards and policies", r.storeSettings},
 			{"register packs", r.registerPacks},
+			{"find parity groups", r.recoverParity},
 			{"recover snapshots", r.recoverShards},
 			{"store holds", r.storeHolds},
 			{"drop packs that are gone", r.dropPacks},

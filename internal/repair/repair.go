@@ -2,6 +2,7 @@
 // again from the filers that still have it. It acts on the findings of package check.
 //
 //	finding           what Run does
+//	pack, parity      If parity has it, it is put back, byte for byte. The rest is for other packs:
 //	pack              A chunk that another pack has, too, gets that place. The places of all others
 //	                  are dropped. The sound part of a pack stays as it is
 //	places            The places that a pack does not have are dropped
@@ -20,7 +21,8 @@
 //
 // # Order, and what a crash leaves
 //
-// Run first notes what to read again, then condemns and drops packs (prune.Lose), and in the end
+// Run first puts back what parity has (prune.PutBack), before anything is dropped. It then notes
+// what to read again, then condemns and drops packs (prune.Lose), and in the end
 // writes to the log. Each step can be repeated. Pages that are noted without need are only read
 // again.
 package repair
@@ -62,13 +64,18 @@ type Options struct {
 // A Summary is what a Run has repaired.
 type Summary struct {
 	prune.LostPacks
-	Pages   int // that the next snapshots read again
-	Journal int // objects that were written again, or that committers write
-	Left    int // findings that cannot be repaired
+	PutBack      int   // objects that were restored from parity
+	PutBackBytes int64 // of these
+	Pages        int   // that the next snapshots read again
+	Journal      int   // objects that were written again, or that committers write
+	Left         int   // findings that cannot be repaired
 }
 
 // Run repairs what a check has found.
 func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err error) {
+	if report, err = o.putBack(ctx, report, &s); err != nil {
+		return s, err
+	}
 	var lost []prune.LostPack
 	var journal []*check.Finding
 	chunks := false
@@ -82,6 +89,7 @@ func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err e
 			}
 		case check.Chunks:
 			chunks = true
+		case check.Parity: // the next prune makes the group again, of what is left
 		case check.Record, check.Segment, check.Catalog, check.Copy:
 			journal = append(journal, f)
 		default:
@@ -117,6 +125,30 @@ func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err e
 	}
 	return s, o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("complete: dropped %d packs, and parts of %d (%d bytes); files of %d pages are read again; %d other objects",
 		s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal))
+}
+
+// putBack restores what parity has. It returns the report without the findings of these objects.
+func (o *Options) putBack(ctx context.Context, report *check.Report, s *Summary) (*check.Report, error) {
+	var damaged []string
+	for _, f := range report.Findings {
+		if f.FromParity {
+			damaged = append(damaged, f.Object)
+		}
+	}
+	with := o.Prune
+	with.Index, with.Store = o.Index, o.Store
+	back, err := prune.PutBack(ctx, with, damaged)
+	if s.PutBack, s.PutBackBytes = len(back.Names), back.Bytes; err != nil || s.PutBack == 0 {
+		return report, err
+	}
+	rest := *report
+	rest.Findings = nil
+	for _, f := range report.Findings {
+		if !back.Names[f.Object] {
+			rest.Findings = append(rest.Findings, f)
+		}
+	}
+	return &rest, o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("restored %d objects from parity (%d bytes)", s.PutBack, s.PutBackBytes))
 }
 
 // lostPack returns what is lost of a pack. It is false if that is not known.

@@ -22,17 +22,21 @@ import (
 
 type repairCommand struct {
 	checkCommand
-	yes  bool
-	in   *bufio.Reader
-	asks bool // stdin and stderr are a terminal
+	yes        bool
+	fromParity bool
+	in         *bufio.Reader
+	asks       bool // stdin and stderr are a terminal
 }
 
 func newRepair(a *app) *cobra.Command {
 	c := &repairCommand{checkCommand: checkCommand{app: a}}
 	cmd := &cobra.Command{
 		Use:   "repair",
-		Short: "Drop what the store has lost, so that backups store it again",
+		Short: "Put back what the store has lost, or have it stored again",
 		Long: `Checks the repository as bctl check does, and then repairs what it has found:
+
+  Damaged objects that parity has (bctl prune --parity) are put back, byte for
+  byte, before anything is dropped.
 
   Content that the store has lost, and that another pack has, is taken from
   there. All other lost content is dropped from the index. The next backup reads
@@ -52,14 +56,23 @@ repaired: restore a copy of the index, as bctl check says.
 --dry-run only lists the damage. Backups and restores continue meanwhile. If a
 large share of what is stored would be dropped, the brake stops the command
 (bctl brake): see first whether the store is complete. In a fleet with roles,
-the command needs the configuration of the admin.`,
+the command needs the configuration of the admin.
+
+--from-parity only puts back what parity has. It needs no identity and drops
+nothing. It looks for objects of parity groups that are missing or have another
+length; with --read-data it reads all of them. In a fleet with roles, it needs
+the configuration of the pruner, who alone may write and delete packs.`,
 		Example: `  bctl repair --dry-run
   bctl repair
-  bctl repair --read-data --yes`,
+  bctl repair --read-data --yes
+  bctl repair --from-parity`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in := cmd.InOrStdin()
 			file, is := in.(*os.File)
+			if c.fromParity {
+				return c.runFromParity(cmd.Context())
+			}
 			c.in, c.asks = bufio.NewReader(in), is && tty.Is(file) && a.term.isTerminal
 			if !c.dryRun && !c.yes && !c.asks {
 				return usage("repair changes the index and the store: look with --dry-run, and then give --yes")
@@ -69,6 +82,7 @@ the command needs the configuration of the admin.`,
 	}
 	c.flags(cmd.Flags())
 	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only list what is damaged")
+	cmd.Flags().BoolVar(&c.fromParity, "from-parity", false, "only put back what parity has")
 	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask")
 	_ = cmd.RegisterFlagCompletionFunc("level", cobra.FixedCompletions([]string{"index", "objects", "tables", "content"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -111,7 +125,7 @@ func (c *repairCommand) agree() error {
 	if c.yes {
 		return nil
 	}
-	if !c.app.confirmed(c.in, "Drop from the index what is lost? [y/N] ") {
+	if !c.app.confirmed(c.in, "Put back what parity has, and drop from the index what is lost? [y/N] ") {
 		return errors.New("nothing was repaired")
 	}
 	return nil
@@ -173,8 +187,10 @@ func (c *repairCommand) conclude(s *repair.Summary, found *check.Report) error {
 		files += f.Files
 	}
 	object := struct {
-		Type           string  `json:"type"` // repair
-		Packs          int     `json:"packs"`
+		Type           string  `json:"type"`     // repair
+		PutBack        int     `json:"put_back"` // objects, from parity
+		PutBackBytes   int64   `json:"put_back_bytes"`
+		Packs          int     `json:"packs"` // that were dropped
 		Partial        int     `json:"partial_packs"`
 		Bytes          int64   `json:"bytes"` // of these packs
 		Pages          int     `json:"pages"` // whose files are read again
@@ -182,8 +198,11 @@ func (c *repairCommand) conclude(s *repair.Summary, found *check.Report) error {
 		Files          int64   `json:"files"` // that stay damaged until they are stored again
 		Left           int     `json:"left"`  // findings that are not repaired
 		ElapsedSeconds float64 `json:"elapsed_seconds"`
-	}{"repair", s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal, files, s.Left, time.Since(c.started).Seconds()}
+	}{"repair", s.PutBack, s.PutBackBytes, s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal, files, s.Left, time.Since(c.started).Seconds()}
 	text := fmt.Sprintf("dropped %s", counted(s.Packs, "lost pack"))
+	if s.PutBack > 0 {
+		text = fmt.Sprintf("put back %s from parity (%s); ", counted(s.PutBack, "object"), size(s.PutBackBytes)) + text
+	}
 	if s.Partial > 0 {
 		text += fmt.Sprintf(" and parts of %s", counted(s.Partial, "pack"))
 	}

@@ -72,6 +72,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/parity"
 	"github.com/bctl/bctl/internal/process"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/telemetry"
@@ -268,6 +269,9 @@ func (a *app) configure(cmd *cobra.Command) error {
 	}
 	if _, err := store.ParseLockMode(a.cfg.Store.ObjectLock); err != nil {
 		return wrongSetting(fmt.Errorf("store.object_lock (--object-lock): %w", err))
+	}
+	if _, _, err := parity.ParseSetting(a.cfg.Pruner.Parity); err != nil {
+		return wrongSetting(fmt.Errorf("pruner.parity: %w", err))
 	}
 	a.log, err = telemetry.NewLogger(a.term, a.term.isTerminal, a.cfg.Log.Level, a.logFormat())
 	return wrongSetting(err)
