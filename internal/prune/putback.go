@@ -45,7 +45,7 @@ func (p *puttingBack) run(ctx context.Context, damaged []string) error {
 	if err != nil {
 		return err
 	}
-	kept, err := keptObjects(ctx, p.Index)
+	going, err := goingObjects(ctx, p.Index)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (p *puttingBack) run(ctx context.Context, damaged []string) error {
 			return err
 		}
 		for name, data := range restored {
-			if err := p.put(ctx, g, kept, name, data); err != nil {
+			if err := p.put(ctx, g, going, name, data); err != nil {
 				return err
 			}
 		}
@@ -81,8 +81,8 @@ func (p *puttingBack) run(ctx context.Context, damaged []string) error {
 }
 
 // put replaces an object. Members that are about to be deleted stay as they are.
-func (p *puttingBack) put(ctx context.Context, g *parity.Group, kept map[string]bool, name string, data []byte) error {
-	if _, _, is := store.ParsePackName(name); is && !kept[name] {
+func (p *puttingBack) put(ctx context.Context, g *parity.Group, going map[string]bool, name string, data []byte) error {
+	if going[name] {
 		p.Left[name] = fmt.Errorf("nothing needs it: %w", backup.ErrNotFound)
 		return nil
 	}
@@ -134,18 +134,24 @@ func validGroups(ctx context.Context, idx index.Parity) (groups []parity.Group, 
 	return groups, nil
 }
 
-// keptObjects returns the names of the objects of packs that are not going to be deleted.
-func keptObjects(ctx context.Context, idx index.Pruning) (map[string]bool, error) {
-	kept := map[string]bool{}
+// goingObjects returns the names of the objects of packs that are about to be deleted.
+func goingObjects(ctx context.Context, idx index.Pruning) (map[string]bool, error) {
+	kept, going := map[string]bool{}, map[string]bool{}
 	for k, err := range idx.Packs(ctx) {
 		if err != nil {
 			return nil, err
 		}
-		if !k.Deleting && !k.Gone {
-			kept[store.PackName(k.Snapshot, k.Object)] = true
+		name := store.PackName(k.Snapshot, k.Object)
+		if k.Deleting || k.Gone {
+			going[name] = true
+		} else {
+			kept[name] = true
 		}
 	}
-	return kept, nil
+	for name := range kept {
+		delete(going, name)
+	}
+	return going, nil
 }
 
 // FindInGroups returns the objects of parity groups that are missing or have another length, and,
@@ -155,7 +161,7 @@ func FindInGroups(ctx context.Context, o Options, read bool) (damaged []string, 
 	if err != nil {
 		return nil, err
 	}
-	kept, err := keptObjects(ctx, o.Index)
+	going, err := goingObjects(ctx, o.Index)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +169,7 @@ func FindInGroups(ctx context.Context, o Options, read bool) (damaged []string, 
 	for i := range groups {
 		g := &groups[i]
 		for m := range g.Members {
-			if name := g.Members[m].Name(); kept[name] {
+			if name := g.Members[m].Name(); !going[name] {
 				sizes[name] = g.Members[m].Bytes
 			}
 		}

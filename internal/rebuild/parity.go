@@ -2,6 +2,9 @@ package rebuild
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -34,12 +37,14 @@ func (r *rebuilding) recoverParity(ctx context.Context) error {
 		return nil
 	}
 	var groups []index.ParityGroup
+	var described []parity.Group
 	for id, objects := range stored {
 		g, err := r.describe(ctx, id, objects)
 		switch {
 		case err != nil && !usable(err):
 			return err
 		case err == nil:
+			described = append(described, g)
 			groups = append(groups, index.ParityGroup{ID: id, State: index.ParityValid, Description: g.Describe(0), Bytes: int64(len(g.Bodies)) * g.ObjectBytes()})
 		case known[id].State == index.ParityValid:
 			groups = append(groups, known[id])
@@ -47,7 +52,75 @@ func (r *rebuilding) recoverParity(ctx context.Context) error {
 			r.damaged(objects[0].Name, err)
 		}
 	}
-	return r.Index.RecoverParity(ctx, groups)
+	if err := r.Index.RecoverParity(ctx, groups); err != nil {
+		return err
+	}
+	return r.putBack(ctx, described)
+}
+
+// putBack restores the members of groups that are missing, so that their packs are registered. If
+// nothing needs them any more, a prune deletes them again.
+func (r *rebuilding) putBack(ctx context.Context, groups []parity.Group) error {
+	missing := map[string]bool{}
+	for i := range groups {
+		for m := range groups[i].Members {
+			missing[groups[i].Members[m].Name()] = true
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	for o, err := range r.Store.List(ctx, store.PacksPrefix) {
+		if err != nil {
+			return err
+		}
+		delete(missing, o.Name)
+	}
+	for i := range groups {
+		if err := r.putBackGroup(ctx, &groups[i], missing); err != nil {
+			return err
+		}
+	}
+	for name, is := range missing {
+		if is {
+			r.damaged(name, fmt.Errorf("it is missing, and too much of its parity group is lost: %w", backup.ErrNotFound))
+		}
+	}
+	return nil
+}
+
+// putBackGroup restores the missing members of a group.
+func (r *rebuilding) putBackGroup(ctx context.Context, g *parity.Group, missing map[string]bool) error {
+	lost := map[string]bool{}
+	for _, name := range g.Names() {
+		if missing[name] {
+			lost[name] = true
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	restored, err := g.Restore(ctx, r.Store, lost)
+	if err != nil {
+		if usable(err) {
+			return nil
+		}
+		return err
+	}
+	for name := range lost {
+		err := r.Store.Put(ctx, name, restored[name])
+		if errors.Is(err, fs.ErrPermission) {
+			r.damaged(name, fmt.Errorf("it is missing, and parity has it: run bctl repair --from-parity with the configuration of the pruner, and then rebuild again: %w", err))
+			missing[name] = false
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		r.result.PutBack++
+		delete(missing, name)
+	}
+	return nil
 }
 
 // describe reads the description of a group from one of its parity objects.

@@ -65,6 +65,7 @@ type Result struct {
 	Removed   []backup.Snapshot
 	// Damaged are the objects that could not be used, with the reasons.
 	Damaged []Damage
+	PutBack int          // packs' objects that were missing, and that parity had
 	Gone    int          // packs that the index had and the store has not
 	Holds   []index.Hold // on snapshots that the index does not have
 }
@@ -103,8 +104,8 @@ func Run(ctx context.Context, o Options) (Result, error) {
 			{"read the commit records", r.readRecords},
 			{"read the catalog", r.readCatalog},
 			{"store filers, shards and policies", r.storeSettings},
-			{"register packs", r.registerPacks},
 			{"find parity groups", r.recoverParity},
+			{"register packs", r.registerPacks},
 			{"recover snapshots", r.recoverShards},
 			{"store holds", r.storeHolds},
 			{"drop packs that are gone", r.dropPacks},
