@@ -92,7 +92,7 @@ test-upgrade: ## the previous release beside this one
 	export BCTL_TEST_TARGETS=upgrade; $(WITHPOSTGRES) $(GOTEST) -v -run Upgrade -- ./e2e
 
 test-long: ## what takes long: random changes and faults repeated more often, large trees
-	export BCTL_TEST_TARGETS=long; $(WITHPOSTGRES) $(GOTEST) -- $(if $(filter ./...,$(PACKAGES)),$(ALLTESTED),$(PACKAGES))
+	export BCTL_TEST_TARGETS=long,often; $(WITHPOSTGRES) $(GOTEST) -- $(if $(filter ./...,$(PACKAGES)),$(ALLTESTED),$(PACKAGES))
 
 test-exhaustive: ## every cell of the matrix of faults, every history of pages, every order and interleaving of pruning, more of the models: many hours
 	BCTL_TEST_TARGETS=exhaustive $(WITHPOSTGRES) $(GOTEST) -timeout 6h -run '^(TestIndex|TestMatrixOfFaults|TestModel|TestHistories|TestInterleavings|TestOrders|TestLocksCostLittle)$$' -- ./internal/index/... ./internal/prune ./services/bctl/embedded
@@ -111,7 +111,7 @@ test-containers: ## the fleet of deploy/compose.yaml under faults; fails without
 	@e2e/need-postgres.sh
 	BCTL_REQUIRE_DOCKER=1 go test -C e2e -race -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./containers
 
-test-all: s3-servers ## test, test-s3, test-upgrade and test-long in one run
+test-all: s3-servers ## test, test-s3, test-upgrade and test-long in one run; random tests as often as in test
 	export BCTL_TEST_TARGETS=s3,upgrade,long; $(WITHPOSTGRES) $(GOTEST) -- $(ALLTESTED)
 
 soak: s3-servers ## random changes and faults of a fleet [MINUTES=10 SEED=n repeats them]

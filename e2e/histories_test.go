@@ -102,7 +102,7 @@ func (c *tally) String() string {
 func historiesFrom(t *testing.T, short, long int) (seed uint64, n int) {
 	t.Helper()
 	seed, n = rand.Uint64()>>16, short
-	if testtarget.Runs(testtarget.Long) {
+	if testtarget.Runs(testtarget.Often) {
 		n = long
 	}
 	if text := os.Getenv("E2E_HISTORIES"); text != "" {

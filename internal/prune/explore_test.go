@@ -53,7 +53,7 @@ func (m *world) exploreAll(s scenario) {
 		return
 	}
 	runs := 5
-	if testtarget.Runs(testtarget.Long) {
+	if testtarget.Runs(testtarget.Often) {
 		runs = 20
 	}
 	for range runs {

@@ -88,7 +88,7 @@ func TestHistories(t *testing.T) {
 			switch {
 			case testtarget.Runs(testtarget.Exhaustive):
 				lasts = 15 * time.Minute
-			case testtarget.Runs(testtarget.Long):
+			case testtarget.Runs(testtarget.Often):
 				lasts = 8 * time.Second
 			}
 			seed, histories := rand.Uint64()>>16, 0

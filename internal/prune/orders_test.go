@@ -15,7 +15,7 @@ func TestOrders(t *testing.T) {
 	switch {
 	case testtarget.Runs(testtarget.Exhaustive):
 		every = 1
-	case testtarget.Runs(testtarget.Long):
+	case testtarget.Runs(testtarget.Often):
 		every = 41
 	}
 	var orders []order

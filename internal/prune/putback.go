@@ -20,6 +20,8 @@ type PutBackObjects struct {
 	// Left are those of the damaged objects that parity does not bring back, with the reasons.
 	// Those that are in no group are not among them.
 	Left map[string]error
+	// Useless are groups of which more is lost than they can restore.
+	Useless []backup.PackID
 }
 
 // PutBack computes damaged objects of packs and of parity from the rest of their groups, and puts
@@ -33,6 +35,21 @@ func PutBack(ctx context.Context, o Options, damaged []string) (PutBackObjects, 
 	}
 	err := p.lead(ctx, func(ctx context.Context) error { return p.run(ctx, damaged) })
 	return p.PutBackObjects, err
+}
+
+// EndGroups ends parity groups that can restore nothing, and deletes their parity objects. Their
+// members wait for new groups.
+func EndGroups(ctx context.Context, o Options, groups []backup.PackID) error {
+	if len(groups) == 0 {
+		return nil
+	}
+	t := &tending{pass: &pass{Options: o}, stuck: map[backup.PackID]bool{}}
+	return t.lead(ctx, func(ctx context.Context) error {
+		if err := t.load(ctx); err != nil {
+			return err
+		}
+		return t.end(ctx, nil, slices.DeleteFunc(slices.Clone(groups), func(id backup.PackID) bool { return t.groups[id] == nil }))
+	})
 }
 
 type puttingBack struct {
@@ -67,6 +84,7 @@ func (p *puttingBack) run(ctx context.Context, damaged []string) error {
 			for name := range bad {
 				p.Left[name] = err
 			}
+			p.Useless = append(p.Useless, g.ID)
 			continue
 		case err != nil:
 			return err

@@ -66,9 +66,11 @@ type Summary struct {
 	prune.LostPacks
 	PutBack      int   // objects that were restored from parity
 	PutBackBytes int64 // of these
-	Pages        int   // that the next snapshots read again
-	Journal      int   // objects that were written again, or that committers write
-	Left         int   // findings that cannot be repaired
+	EndedGroups  int   // parity groups that cannot restore anything, and were deleted
+	useless      []backup.PackID
+	Pages        int // that the next snapshots read again
+	Journal      int // objects that were written again, or that committers write
+	Left         int // findings that cannot be repaired
 }
 
 // Run repairs what a check has found.
@@ -76,6 +78,11 @@ func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err e
 	if report, err = o.putBack(ctx, report, &s); err != nil {
 		return s, err
 	}
+	defer func() {
+		if err == nil {
+			err = o.endGroups(ctx, &s)
+		}
+	}()
 	var lost []prune.LostPack
 	var journal []*check.Finding
 	chunks := false
@@ -131,13 +138,14 @@ func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err e
 func (o *Options) putBack(ctx context.Context, report *check.Report, s *Summary) (*check.Report, error) {
 	var damaged []string
 	for _, f := range report.Findings {
-		if f.FromParity {
+		if f.Object != "" && (f.Kind == check.Pack || f.Kind == check.Parity) {
 			damaged = append(damaged, f.Object)
 		}
 	}
 	with := o.Prune
 	with.Index, with.Store = o.Index, o.Store
 	back, err := prune.PutBack(ctx, with, damaged)
+	s.useless = back.Useless
 	if s.PutBack, s.PutBackBytes = len(back.Names), back.Bytes; err != nil || s.PutBack == 0 {
 		return report, err
 	}
@@ -149,6 +157,21 @@ func (o *Options) putBack(ctx context.Context, report *check.Report, s *Summary)
 		}
 	}
 	return &rest, o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("restored %d objects from parity (%d bytes)", s.PutBack, s.PutBackBytes))
+}
+
+// endGroups deletes the parity of groups that cannot restore what they have lost, once that is
+// dropped: their descriptions are not those of their members any more.
+func (o *Options) endGroups(ctx context.Context, s *Summary) error {
+	with := o.Prune
+	with.Index, with.Store = o.Index, o.Store
+	err := prune.EndGroups(ctx, with, s.useless)
+	if errors.Is(err, fs.ErrPermission) {
+		err = nil // the next prune deletes the objects
+	}
+	if s.EndedGroups = len(s.useless); err != nil || s.EndedGroups == 0 {
+		return err
+	}
+	return o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("parity of %d groups had lost too much, and was deleted", s.EndedGroups))
 }
 
 // lostPack returns what is lost of a pack. It is false if that is not known.

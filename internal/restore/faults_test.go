@@ -293,7 +293,7 @@ func TestFaults(t *testing.T) {
 	_, obs := f.restore(Options{Target: model, Delete: true})
 	obs.wantProblems(t)
 	errnos := append([]syscall.Errno{unix.EPERM, unix.EIO}, fullErrors...)
-	if !testtarget.Runs(testtarget.Long) {
+	if !testtarget.Runs(testtarget.Often) {
 		errnos = errnos[:3]
 	}
 	for _, row := range faultTable {
@@ -375,7 +375,7 @@ func TestOtherFaults(t *testing.T) {
 	f.restore(Options{Target: model, Delete: true})
 	f.restore(Options{Target: made, Delete: true})
 	errnos := []syscall.Errno{unix.ENOSPC, unix.EIO}
-	if !testtarget.Runs(testtarget.Long) {
+	if !testtarget.Runs(testtarget.Often) {
 		errnos = errnos[:1]
 	}
 	for _, row := range faultTable {

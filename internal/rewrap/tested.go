@@ -3,7 +3,9 @@ package rewrap
 import (
 	"cmp"
 	"context"
+	"errors"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/pack"
@@ -27,6 +29,7 @@ type TestOptions struct {
 type Tested struct {
 	Tested, Opened int64
 	Rewrapped      int64 // of the opened ones, with a key that was wrapped again
+	Damaged        int64 // missing or damaged, so that it is not known whether the identity opens them
 	Problem        error // of the first pack that was not opened
 }
 
@@ -113,13 +116,17 @@ func (c *tester) test(ctx context.Context, at index.PackPlace) error {
 		return err
 	}
 	c.Tested.Tested++
-	switch {
-	case err == nil && c.again:
-		c.Rewrapped++
-		fallthrough
-	case err == nil:
+	if err == nil {
 		c.Opened++
-	case c.Problem == nil:
+		if c.again {
+			c.Rewrapped++
+		}
+		return nil
+	}
+	if !errors.Is(err, backup.ErrWrongKey) {
+		c.Damaged++
+	}
+	if c.Problem == nil {
 		c.Problem = err
 	}
 	return nil

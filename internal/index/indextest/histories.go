@@ -86,7 +86,7 @@ func testHistories(t *testing.T, fresh func(testing.TB) Database) {
 	switch {
 	case testtarget.Runs(testtarget.Exhaustive):
 		every = 1
-	case testtarget.Runs(testtarget.Long):
+	case testtarget.Runs(testtarget.Often):
 		every = 11
 	case testing.Short():
 		every = 37

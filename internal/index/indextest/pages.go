@@ -276,7 +276,7 @@ func testMarks(t *testing.T, fresh func(testing.TB) Database) {
 
 func testManyPages(t *testing.T, fresh func(testing.TB) Database) {
 	total := 8_000
-	if testtarget.Runs(testtarget.Long) {
+	if testtarget.Runs(testtarget.Often) {
 		total = 40_000
 	}
 	f := newFixture(t, fresh)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // heldTree is what a snapshot has: for each directory, the snapshot that began the version of its
@@ -192,7 +193,11 @@ func testPathHoldsInAnyOrder(t *testing.T, fresh func(testing.TB) Database) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	f := newFixture(t, fresh)
-	for history := range 12 {
+	histories := 4
+	if testtarget.Runs(testtarget.Often) {
+		histories = 12
+	}
+	for history := range histories {
 		f.shard = f.newShard("filer", fmt.Sprintf("history %d", history))
 		h := &heldHistory{
 			fixture: f, Rand: rand.New(rand.NewPCG(seed, uint64(history))), trees: map[backup.SnapshotID]heldTree{},

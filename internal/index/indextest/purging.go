@@ -15,6 +15,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/listing"
+	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // A tree is what a snapshot has: the state of each file, by path. Directories are those of paths.
@@ -200,7 +201,11 @@ func randomTree(r *rand.Rand, t tree) tree {
 // Random histories: a purge removes a path from all snapshots, or from those since a time, and
 // nothing else of them.
 func testPurge(t *testing.T, fresh func(testing.TB) Database) {
-	for seed := range uint64(12) {
+	seeds := uint64(6)
+	if testtarget.Runs(testtarget.Often) {
+		seeds = 12
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			f := newFixture(t, fresh)
 			r := rand.New(rand.NewPCG(seed, 1))

@@ -4,7 +4,7 @@
 //	func TestBothServers(t *testing.T) {
 //		testtarget.Need(t, testtarget.S3)
 //
-// A target sets BCTL_TEST_TARGETS to its name. .ci/run sets it to "all".
+// A target sets BCTL_TEST_TARGETS to its name, or to several.
 package testtarget
 
 import (
@@ -29,7 +29,9 @@ const (
 	S3        Target = "s3"        // needs versitygw, minio or mc, which take minutes to build
 	Upgrade   Target = "upgrade"   // needs bctl of the previous release
 	Manifests Target = "manifests" // needs promtool
-	Long      Target = "long"      // takes long, or repeats random tests more often
+	Long      Target = "long"      // takes long
+	// Often repeats random tests more often. .ci/run does without: it runs after every change.
+	Often Target = "often"
 	// Exhaustive tests try all cases of a table or a set of histories; other targets try a part of
 	// them.
 	Exhaustive Target = "exhaustive"
@@ -49,10 +51,10 @@ func Need(t testing.TB, target Target) {
 	}
 }
 
-// FewerChecks is Checks, except that it does nothing if the tests of Long run.
+// FewerChecks is Checks, except that it does nothing if random tests are repeated often.
 func FewerChecks(t testing.TB, number string) {
 	t.Helper()
-	if !Runs(Long) {
+	if !Runs(Often) {
 		Checks(t, number)
 	}
 }

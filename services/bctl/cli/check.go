@@ -31,6 +31,7 @@ type checkCommand struct {
 	restart   bool
 	dryRun    bool
 	maxMemory int64
+	repairs   string // the command that repairs what is found; empty: this one does
 
 	progress atomic.Pointer[check.Progress]
 	started  time.Time
@@ -110,6 +111,7 @@ func (c *checkCommand) options(ctx context.Context, given []string) (o check.Opt
 	if c.restart && o.Level < check.Content {
 		return o, nil, usage("--restart is for --read-data: the other levels always begin anew")
 	}
+	c.repairs = repairOf(o.Level)
 	if o.Level == check.Index {
 		r = &repository{}
 		r.index, err = c.app.openIndex(ctx, toRead)
@@ -124,6 +126,18 @@ func (c *checkCommand) options(ctx context.Context, given []string) (o check.Opt
 		return o, nil, err
 	}
 	return o, r, nil
+}
+
+// repairOf returns the command that repairs what a check of a level finds: it must check as much.
+func repairOf(level check.Level) string {
+	switch level {
+	case check.Content:
+		return "bctl repair --read-data"
+	case check.Tables:
+		return "bctl repair --level " + level.String()
+	case check.Index, check.Objects:
+	}
+	return "bctl repair"
 }
 
 // fill sets what the level needs.

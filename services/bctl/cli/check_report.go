@@ -45,7 +45,7 @@ type findingJSON struct {
 	Affected  []affectedJSON        `json:"affected,omitempty"` // the first of them
 	More      int                   `json:"more_findings,omitempty"`
 	Parity    bool                  `json:"from_parity"` // bctl repair can put it back
-	Next      string                `json:"next"`
+	Next      string                `json:"next,omitempty"`
 }
 
 // checkedJSON is the result of check. The names are fixed.
@@ -115,7 +115,9 @@ func (e *damageError) Error() string {
 	return text + "; " + counted(e.files, "file") + " cannot be restored, or not in full, from the snapshots that are named above"
 }
 
-// next returns the command to type next.
+const lostForGood = "What no filer has any more stays lost: to accept that, forget these snapshots (bctl forget)"
+
+// next returns the command to type next, or nothing.
 func (c *checkCommand) next(f *check.Finding) string {
 	_, local := c.app.cfg.IndexPath()
 	switch f.Kind {
@@ -125,16 +127,19 @@ func (c *checkCommand) next(f *check.Finding) string {
 		}
 		return "restore the database from its last good dump"
 	}
-	if f.Kind == check.Places && local {
-		return "move the index away, and run bctl index rebuild: the copy in the store may be whole. Or bctl repair, then back up"
-	}
-	if f.Kind == check.Parity && f.Object == "" {
+	switch {
+	case f.Kind == check.Parity && f.Object == "":
 		return "bctl prune --parity off, and then bctl prune with --parity as before"
+	case c.repairs == "" && f.Kind == check.Chunks:
+		return "back up. " + lostForGood
+	case c.repairs == "":
+		return ""
+	case f.Kind == check.Chunks:
+		return c.repairs + ", then back up. " + lostForGood
+	case f.Kind == check.Places && local:
+		return "move the index away, and run bctl index rebuild: the copy in the store may be whole. Or " + c.repairs + ", then back up"
 	}
-	if f.Kind == check.Chunks {
-		return "bctl repair, then back up. What no filer has any more stays lost: to accept that, forget these snapshots (bctl forget)"
-	}
-	return "bctl repair"
+	return c.repairs
 }
 
 // finding prints a finding.
@@ -194,7 +199,9 @@ func (c *checkCommand) findingText(f *check.Finding) string {
 	case f.FromParity:
 		b.WriteString("  parity has it: bctl repair puts it back, byte for byte\n")
 	}
-	fmt.Fprintf(&b, "  next: %s\n", c.next(f))
+	if next := c.next(f); next != "" {
+		fmt.Fprintf(&b, "  next: %s\n", next)
+	}
 	if f.More > 0 {
 		fmt.Fprintf(&b, "and %s\n", counted(f.More, "more finding"))
 	}

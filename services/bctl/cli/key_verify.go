@@ -33,7 +33,8 @@ FILE, the configured identity is tested.
 The packs are spread over all that there are, from the oldest to the newest.
 --all tests all of them.
 
-The exit status is 12 if an identity does not open something.`,
+The exit status is 12 if an identity does not open something, and 1 if packs are
+missing or damaged.`,
 		Example: `  bctl key verify
   bctl key verify --all /media/usb/first.txt /media/safe/second.txt`,
 		Args: args(cobra.ArbitraryArgs),
@@ -55,11 +56,17 @@ type verifiedJSON struct {
 	Packs      int64    `json:"packs"` // tested
 	Opened     int64    `json:"opened"`
 	Again      int64    `json:"rewrapped"` // of the opened ones, by a key that was wrapped again
+	Damaged    int64    `json:"damaged"`   // missing or damaged packs
 	Error      string   `json:"error,omitempty"`
 }
 
 func (v *verifiedJSON) opensAll() bool {
-	return v.Error == "" && v.Worker && v.Committer && v.Opened == v.Packs
+	return v.Worker && v.Committer && v.Opened == v.Packs
+}
+
+// opensWhole reports whether the identity opens everything that is not damaged.
+func (v *verifiedJSON) opensWhole() bool {
+	return v.Worker && v.Committer && v.Opened == v.Packs-v.Damaged
 }
 
 func (c *keyVerify) run(ctx context.Context, given []string) error {
@@ -74,13 +81,17 @@ func (c *keyVerify) run(ctx context.Context, given []string) error {
 	if err != nil {
 		return err
 	}
-	failed := 0
+	failed, damaged := 0, false
 	for _, file := range files {
 		v, err := c.verify(ctx, r, file)
 		if err != nil {
 			return err
 		}
-		if !v.opensAll() {
+		switch {
+		case v.opensAll():
+		case v.opensWhole():
+			damaged = true
+		default:
 			failed++
 		}
 		if err := a.reportVerified(&v); err != nil {
@@ -90,6 +101,9 @@ func (c *keyVerify) run(ctx context.Context, given []string) error {
 	if failed > 0 {
 		return fmt.Errorf("%d of %s cannot restore everything: %w", failed, counted(len(files), "identity file"), backup.ErrWrongKey)
 	}
+	if damaged {
+		return errors.New("packs are missing or damaged; the identities open all others. bctl check --read-data names the affected files")
+	}
 	return nil
 }
 
@@ -98,6 +112,9 @@ func (a *app) reportVerified(v *verifiedJSON) error {
 		opens(v.Worker), opens(v.Committer), humanize.Comma(v.Opened), humanize.Comma(v.Packs))
 	if v.Again > 0 {
 		text += fmt.Sprintf(", %s by keys that were wrapped again", humanize.Comma(v.Again))
+	}
+	if v.Damaged > 0 {
+		text += fmt.Sprintf(", %s missing or damaged", humanize.Comma(v.Damaged))
 	}
 	text += "\n"
 	if v.Error != "" {
@@ -142,7 +159,7 @@ func (c *keyVerify) verify(ctx context.Context, r *repository, file string) (v v
 	found, err := rewrap.Test(ctx, rewrap.TestOptions{
 		Index: r.index, Store: r.store, Object: &r.object, Opener: identity.Opener, Dedup: worker.Dedup, HasDedup: v.Worker, Packs: c.packs(),
 	})
-	v.Packs, v.Opened, v.Again = found.Tested, found.Opened, found.Rewrapped
+	v.Packs, v.Opened, v.Again, v.Damaged = found.Tested, found.Opened, found.Rewrapped, found.Damaged
 	if found.Problem != nil {
 		v.Error = found.Problem.Error()
 	}

@@ -96,6 +96,9 @@ func (c *repairCommand) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { c.close(r) }()
+	if !dryRun {
+		c.repairs = ""
+	}
 	if r.store == nil {
 		return usage("--level index finds nothing that can be repaired: the default is objects")
 	}
@@ -195,10 +198,11 @@ func (c *repairCommand) conclude(s *repair.Summary, found *check.Report) error {
 		Bytes          int64   `json:"bytes"` // of these packs
 		Pages          int     `json:"pages"` // whose files are read again
 		Journal        int     `json:"journal_objects"`
-		Files          int64   `json:"files"` // that stay damaged until they are stored again
-		Left           int     `json:"left"`  // findings that are not repaired
+		Files          int64   `json:"files"`               // that stay damaged until they are stored again
+		EndedGroups    int     `json:"parity_groups_ended"` // that had lost too much
+		Left           int     `json:"left"`                // findings that are not repaired
 		ElapsedSeconds float64 `json:"elapsed_seconds"`
-	}{"repair", s.PutBack, s.PutBackBytes, s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal, files, s.Left, time.Since(c.started).Seconds()}
+	}{"repair", s.PutBack, s.PutBackBytes, s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal, files, s.EndedGroups, s.Left, time.Since(c.started).Seconds()}
 	text := fmt.Sprintf("dropped %s", counted(s.Packs, "lost pack"))
 	if s.PutBack > 0 {
 		text = fmt.Sprintf("put back %s from parity (%s); ", counted(s.PutBack, "object"), size(s.PutBackBytes)) + text
@@ -210,6 +214,9 @@ func (c *repairCommand) conclude(s *repair.Summary, found *check.Report) error {
 		text += fmt.Sprintf("; %s of the journal are written again", counted(s.Journal, "object"))
 	}
 	text += "\n"
+	if s.EndedGroups > 0 {
+		text += fmt.Sprintf("deleted the parity of %s that had lost too much: bctl prune --parity makes it again\n", counted(s.EndedGroups, "group"))
+	}
 	if files > 0 {
 		text += fmt.Sprintf("damaged until backups have stored them again: %s, as listed above; back up, and run bctl check\n", counted(files, "file"))
 	}

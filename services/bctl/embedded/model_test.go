@@ -32,7 +32,7 @@ import (
 func TestModel(t *testing.T) {
 	switch {
 	case testtarget.Runs(testtarget.Exhaustive):
-	case testtarget.Runs(testtarget.Long):
+	case testtarget.Runs(testtarget.Often):
 		testtarget.Checks(t, "40")
 	default:
 		testtarget.Checks(t, "12")

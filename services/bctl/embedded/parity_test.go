@@ -289,7 +289,7 @@ func TestRebuildFindsParity(t *testing.T) {
 		for _, i := range lost {
 			members += b2i(i < len(g.Members))
 		}
-		if result.PutBack != members || len(result.Lost) > 0 || result.Snapshots != 6 {
+		if result.PutBack != members || result.Packs != 6 || len(result.Damaged) > 0 {
 			t.Errorf("%v: %+v", lost, result)
 		}
 		r := *w
@@ -309,8 +309,8 @@ func TestRebuildFindsParity(t *testing.T) {
 // With compaction, copies of objects with parity have parity when the pass ends. --parity off
 // deletes all of it.
 func TestParityOfCopies(t *testing.T) {
-	w := newParityWorld(t, 7)
-	for i := range w.snapshots[:6] {
+	w := newParityWorld(t, 6)
+	for i := range w.snapshots[:5] {
 		w.must(w.index.Forget(t.Context(), w.snapshots[i].ID, "tester", ""))
 	}
 	made := w.protect(prune.Options{MaxUnused: 0})

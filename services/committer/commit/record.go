@@ -141,8 +141,8 @@ func (s *Service) writeCatalog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The index may be older than the store, and old catalogs are deleted: a number that is free may
-	// have been used.
+	// The index may be older than the store, and old catalogs are deleted: a number that is free
+	// may have been used.
 	newest, err := repo.NewestCatalog(ctx, s.Store, nil)
 	if err != nil {
 		return err
