@@ -66,7 +66,8 @@ type Summary struct {
 	prune.LostPacks
 	PutBack      int   // objects that were restored from parity
 	PutBackBytes int64 // of these
-	EndedGroups  int   // parity groups that cannot restore anything, and were deleted
+	Restored     map[string]bool
+	EndedGroups  int // parity groups that cannot restore anything, and were deleted
 	useless      []backup.PackID
 	Pages        int // that the next snapshots read again
 	Journal      int // objects that were written again, or that committers write
@@ -145,7 +146,7 @@ func (o *Options) putBack(ctx context.Context, report *check.Report, s *Summary)
 	with := o.Prune
 	with.Index, with.Store = o.Index, o.Store
 	back, err := prune.PutBack(ctx, with, damaged)
-	s.useless = back.Useless
+	s.useless, s.Restored = back.Useless, back.Names
 	if s.PutBack, s.PutBackBytes = len(back.Names), back.Bytes; err != nil || s.PutBack == 0 {
 		return report, err
 	}

@@ -187,7 +187,9 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 func (c *repairCommand) conclude(s *repair.Summary, found *check.Report) error {
 	files := int64(0)
 	for _, f := range found.Findings {
-		files += f.Files
+		if !s.Restored[f.Object] {
+			files += f.Files
+		}
 	}
 	object := struct {
 		Type           string  `json:"type"`     // repair
@@ -205,7 +207,10 @@ func (c *repairCommand) conclude(s *repair.Summary, found *check.Report) error {
 	}{"repair", s.PutBack, s.PutBackBytes, s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal, files, s.EndedGroups, s.Left, time.Since(c.started).Seconds()}
 	text := fmt.Sprintf("dropped %s", counted(s.Packs, "lost pack"))
 	if s.PutBack > 0 {
-		text = fmt.Sprintf("put back %s from parity (%s); ", counted(s.PutBack, "object"), size(s.PutBackBytes)) + text
+		back := fmt.Sprintf("put back %s from parity (%s)", counted(s.PutBack, "object"), size(s.PutBackBytes))
+		if text = back + "; " + text; s.Packs+s.Partial == 0 {
+			text = back
+		}
 	}
 	if s.Partial > 0 {
 		text += fmt.Sprintf(" and parts of %s", counted(s.Partial, "pack"))
