@@ -10,9 +10,9 @@ import (
 // Parity is the part of the index that knows the parity groups in the store
 // (docs/formats/parity.md).
 //
-// A group is planned before its parity objects are put, valid when all of them are in the store, and
-// ended before they are deleted. Its row goes after they are. So an object without a row is left
-// from a pruner that was paused.
+// A group is planned before its parity objects are put, valid when all of them are in the store,
+// and ended before they are deleted. Its row goes after they are. So an object without a row is
+// left from a pruner that was paused.
 type Parity interface {
 	// ParityGroups yields all groups, in no particular order.
 	ParityGroups(ctx context.Context) iter.Seq2[ParityGroup, error]

@@ -274,8 +274,8 @@ func (t *tending) affected(stays map[index.StoredObject]bool) (opened map[backup
 	return opened, l, limit, must
 }
 
-// isRedundant reports whether all members of a group are in other groups, too: a rebuilt index knows
-// groups that were about to end. If so, they are counted without it.
+// isRedundant reports whether all members of a group are in other groups, too: a rebuilt index
+// knows groups that were about to end. If so, they are counted without it.
 func isRedundant(g *parity.Group, in map[index.StoredObject]int) bool {
 	for n, change := range []int{0, -1} {
 		for i := range g.Members {
@@ -528,8 +528,8 @@ func (p *pass) wrote(snapshot backup.SnapshotID, object backup.PackID, data []by
 }
 
 // sweepParity deletes parity objects that no row of a group names. Rows are there before the
-// objects, and ids are used once, so such an object is of no use, unless the index is older than the
-// store.
+// objects, and ids are used once, so such an object is of no use, unless the index is older than
+// the store.
 func (s *section) sweepParity(ctx context.Context, list iter.Seq2[store.Object, error]) error {
 	for page, err := range pages(list) {
 		if err != nil {

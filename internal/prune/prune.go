@@ -48,8 +48,8 @@ type Options struct {
 	// MaxUnused is the share of the stored bytes that may stay unused, in packs that are needed in
 	// part. If more is unused, such packs are thinned. With 1, no pack is thinned.
 	MaxUnused float64
-	// Parity is the layout of new parity groups (parity.go). With the zero Layout, groups that exist
-	// are kept, and no objects get parity that have none.
+	// Parity is the layout of new parity groups (parity.go). With the zero Layout, groups that
+	// exist are kept, and no objects get parity that have none.
 	Parity parity.Layout
 	// NoParity ends all parity groups, and deletes their objects.
 	NoParity bool
@@ -154,8 +154,8 @@ func Idle(work index.PruneWork, o Options) bool {
 	return work.Condemned == 0 && work.Done == doneState(work.State, o)
 }
 
-// doneState is what a complete pass notes. It has MaxUnused and the layout of parity groups, because
-// a pass with others may find more.
+// doneState is what a complete pass notes. It has MaxUnused and the layout of parity groups,
+// because a pass with others may find more.
 func doneState(s index.PruneState, o Options) string {
 	state := fmt.Sprintf("%s, %g", s, o.MaxUnused)
 	switch {

@@ -16,9 +16,9 @@
 // # Order
 //
 // Run first opens all commit records, then the newest catalog. It stores filers, shards and
-// policies, puts back packs that are missing and that parity has, then registers all packs, and then
-// goes through the snapshots of each shard. The pages
-// of a snapshot are written before the snapshot becomes visible. Holds come last.
+// policies, puts back packs that are missing and that parity has, then registers all packs, and
+// then goes through the snapshots of each shard. The pages of a snapshot are written before the
+// snapshot becomes visible. Holds come last.
 //
 // # Chains
 //

@@ -52,7 +52,8 @@
 //
 //	init.go, ask.go, key.go, key_ls.go, key_change.go, key_rotate.go, key_verify.go, key_paper.go,
 //	key_split.go, migrate.go, index.go, index_rebuild.go, index_report.go, deploy.go,
-//	deploy_rotate.go, doctor.go, check.go, check_report.go, repair.go, service.go
+//	deploy_rotate.go, doctor.go, check.go, check_report.go, repair.go,
+//	repair_parity.go, service.go
 package cli
 
 import (
