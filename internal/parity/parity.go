@@ -261,12 +261,12 @@ func (r *restoring) stripe(ctx context.Context, s Ranger, offset int64, found *i
 		}
 		if offset == 0 { // a longer object is another one
 			size, err := s.Stat(ctx, name)
-			if err != nil && !lost(err) {
-				return err
-			}
-			if err != nil || size != skip+bytes {
+			if lost(err) || err == nil && size != skip+bytes {
 				*found = i
 				return nil
+			}
+			if err != nil {
+				return err
 			}
 		}
 		n := len(b)

@@ -31,6 +31,7 @@ var numbers = map[string][]string{
 	"jitter": {"1ns", "-2h", "-1d", "1d-2h", "36601d", "99999d", "1000000h", "36600d2562047h"}, "recovery-point": {"-26h", "1000000h"}, "keep-within": {"-14d", "soon", "90s", "1h30m", "1w", "1001y", "14", "1d1d"},
 	"keep-within-hourly": nil, "keep-within-daily": nil, "keep-within-weekly": nil, "keep-within-monthly": nil, "keep-within-yearly": nil, "keep-style": {"borg"},
 	"since": {"-24h", "-1d", "1000000h", "yesterday", "2006-13-01"}, "days": {"0", "3651"}, "floor": {"101%", "5000"}, "read-data": {"0", "0%", "101%", "NaN"},
+	"parity": {"20", "2+3", "020+2"},
 }
 
 func TestNumbers(t *testing.T) {

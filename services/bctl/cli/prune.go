@@ -76,7 +76,12 @@ the limits.`,
 	}
 	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only print what would be deleted")
 	cmd.Flags().BoolVar(&c.sweep, "sweep", false, "also look for orphans in the whole store, and delete them")
-	cmd.Flags().StringVar(&c.parity, "parity", "", "make parity: `LAYOUT` is MEMBERS+PARITY, such as 20+2, or off")
+	cmd.Flags().Var(&parsed[string]{&c.parity, "", "string", func(text string) (string, error) {
+		if _, _, err := parity.ParseSetting(text); err != nil || text == "" {
+			return "", wrongValue("is not MEMBERS+PARITY (20+2), or off")
+		}
+		return text, nil
+	}}, "parity", "make parity: `LAYOUT` is MEMBERS+PARITY, such as 20+2, or off")
 	memoryFlag(cmd.Flags(), &c.maxMemory)
 	unusedFlag(cmd.Flags(), &c.maxUnused)
 	return cmd
@@ -169,7 +174,7 @@ func (c *pruneCommand) prune(ctx context.Context, r *repository) error {
 	}
 	var err error
 	if o.Parity, o.NoParity, err = parity.ParseSetting(cmp.Or(c.parity, a.cfg.Pruner.Parity)); err != nil {
-		return usage("--parity: %v", err)
+		return wrongSetting(fmt.Errorf("pruner.parity: %w", err))
 	}
 	o.BeforeDelete = func(ctx context.Context) error { return prune.AwaitRecorded(ctx, r.index) } // of a fleet
 	o.BeforeRemove = o.BeforeDelete
