@@ -6,7 +6,7 @@
 //	bench -preset million20,big          makes the trees, and measures everything
 //	bench -sections trees,codecs         only these sections
 //	bench -tree DIR -sections trees      measures on a tree that is there (never changed: no churn)
-//	bench -floor walk|store:FILE DIR     the bare work, which no backup can be much faster than
+//	bench -floor walk|store:FILE|packs DIR   the bare work, which no backup can be much faster than
 //
 // Section trees has as steps a first backup into a new repository, a backup of the unchanged
 // tree, a restore into a new directory, and a backup after 1% of the files have

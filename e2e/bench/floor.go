@@ -32,9 +32,12 @@ const (
 	sharedDirectories = 1 << 10
 )
 
-// runFloor does the work that mode names: "walk", "store:FILE" at the fastest level of zstd, or
-// "store-2:FILE" at another one, 1 to 4.
+// runFloor does the work that mode names: "walk", "store:FILE" at the fastest level of zstd,
+// "store-2:FILE" at another one, 1 to 4, or "packs", which reads and decrypts.
 func runFloor(mode, tree string) error {
+	if mode == "packs" {
+		return floorPacks(tree)
+	}
 	f := &floor{work: make(chan string, sharedDirectories), level: zstd.SpeedFastest}
 	kind, path, _ := strings.Cut(mode, ":")
 	if level, ok := strings.CutPrefix(kind, "store-"); ok {
@@ -52,7 +55,7 @@ func runFloor(mode, tree string) error {
 		}
 		f.out = out
 	case mode != "walk":
-		return fmt.Errorf("-floor %s is not walk, store:FILE or store-LEVEL:FILE", mode)
+		return fmt.Errorf("-floor %s is not walk, store:FILE, store-LEVEL:FILE or packs", mode)
 	}
 	f.open.Add(1)
 	f.work <- tree

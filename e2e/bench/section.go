@@ -35,6 +35,7 @@ func sections() []section {
 		{"index-local", "what backups add to the index of one machine", measureLocalIndex},
 		{"memory", "memory by the size of the tree", measureMemory},
 		{"prune", "forgetting most of many snapshots", measurePrune},
+		{"proof", "rebuilding the index, and checks", measureProof},
 		{"walk", "CPU time of a walk by the size of the tree", measureWalk},
 		{"knobs", "settings", measureKnobs},
 		{"micro", "Go benchmarks", measureMicro},

@@ -8,6 +8,7 @@ import (
 	"github.com/testcontainers/testcontainers-go/network"
 
 	"github.com/bctl/bctl/e2e/dockertest"
+	"github.com/bctl/bctl/e2e/manual"
 )
 
 const page = "docs/operations.md"
@@ -47,9 +48,9 @@ func TestOperations(t *testing.T) {
 		if t.Failed() {
 			return
 		}
-		if b.section != section {
+		if b.Section != section {
 			r.after(t, section)
-			section = b.section
+			section = b.Section
 		}
 		r.follow(t, b)
 	}
@@ -57,32 +58,32 @@ func TestOperations(t *testing.T) {
 }
 
 // follow types a block, or does what stands for it where the page needs the world.
-func (r *reading) follow(t *testing.T, b block) {
+func (r *reading) follow(t *testing.T, b manual.Block) {
 	t.Helper()
-	at, name, _ := strings.Cut(b.kind, " ")
+	at, name, _ := strings.Cut(b.Kind, " ")
 	switch {
-	case b.kind == "":
-		r.main.run(t, b.text)
+	case b.Kind == "":
+		r.main.run(t, b.Text)
 	case at == "on" && r.machines[name] != nil:
-		r.machines[name].run(t, b.text)
-	case b.kind == "download":
+		r.machines[name].run(t, b.Text)
+	case b.Kind == "download":
 		r.download(t)
-	case b.kind == "download newer":
+	case b.Kind == "download newer":
 		r.main.run(t, "rm downloads/bctl_*_amd64.deb")
 		r.main.give(t, r.newer.file(t, "*.deb"), "/root/downloads/bctl_0.0.1~snapshot.2_amd64.deb", 0o644)
-	case b.kind == "mount":
+	case b.Kind == "mount":
 		r.main.run(t, "mkdir /exported/projects && cp --recursive /usr/share/bash-completion /exported/projects")
 		for _, m := range r.machines {
 			m.run(t, "mkdir --parents /srv/nas1 && mount --bind --options ro /exported /srv/nas1")
 		}
-	case b.kind == "lost":
+	case b.Kind == "lost":
 		r.losesPostgres(t)
-		r.main.run(t, b.text)
-	case b.kind == "copy":
-		r.copy(t, b.text)
-	case b.kind == "shared": // TestFleetsShareNATS does: the NATS of this machine is one fleet's
+		r.main.run(t, b.Text)
+	case b.Kind == "copy":
+		r.copy(t, b.Text)
+	case b.Kind == "shared": // TestFleetsShareNATS does: the NATS of this machine is one fleet's
 	default:
-		t.Fatalf("%s has a block of a kind that is not known: %q", page, b.kind)
+		t.Fatalf("%s has a block of a kind that is not known: %q", page, b.Kind)
 	}
 }
 

@@ -23,8 +23,8 @@ func step(t *testing.T, text string, replace ...string) string {
 	t.Helper()
 	var found []string
 	for _, b := range blocks(t, page) {
-		if strings.Contains(b.text, text) {
-			found = append(found, b.text)
+		if strings.Contains(b.Text, text) {
+			found = append(found, b.Text)
 		}
 	}
 	if len(found) != 1 {

@@ -29,6 +29,38 @@ type Locked struct {
 // commands run as the operator. Links and proxies cannot be used: no certificate has their names.
 func NewLocked(t testing.TB, o Options, flags ...string) *Fleet {
 	t.Helper()
+	f := lockedServers(t, o, flags...)
+	f.As("admin").Must("init")
+	f.GiveKeys("reader@default", "committer", "operator")
+	f.Walkers = f.services("walker", o.Walkers)
+	f.Readers = f.services("reader", o.Readers)
+	f.Committers = f.services("committer", o.Committers)
+	for range o.Pruners {
+		f.Pruners = append(f.Pruners, f.Service("pruner"))
+	}
+	return f
+}
+
+// Elsewhere returns the servers of a new installation, whose bucket has the objects of this fleet's
+// store. The index is empty, and no service runs. The store of this fleet must be stopped.
+func (f *Fleet) Elsewhere(t testing.TB) *Fleet {
+	t.Helper()
+	e := lockedServers(t, Options{})
+	for _, part := range []string{"data", "sidecar"} { // the latter where files have no attributes
+		from := filepath.Join(filepath.Dir(f.Store.Dir), part, f.S3.Bucket, "repo")
+		if _, err := os.Stat(from); err != nil {
+			continue
+		}
+		if err := os.Rename(from, filepath.Join(filepath.Dir(e.Store.Dir), part, e.S3.Bucket, "repo")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return e
+}
+
+// lockedServers makes an installation and its servers, without a repository.
+func lockedServers(t testing.TB, o Options, flags ...string) *Fleet {
+	t.Helper()
 	testtarget.Need(t, testtarget.S3)
 	f := &Fleet{Client: NewClient(t), Postgres: testenv.PostgresServer(t), options: o, registered: map[string]bool{}, Locked: &Locked{}}
 	if o.Links || o.Proxy {
@@ -54,18 +86,10 @@ func NewLocked(t testing.TB, o Options, flags ...string) *Fleet {
 		Region: f.Store.Region, Bucket: bucket, Dir: f.Store.Dir,
 	}
 	f.Distribute()
-	f.As("admin").Must("init")
-	f.GiveKeys("reader@default", "committer", "operator")
 	f.Config = f.Settings("operator")
 	f.Env = append(f.Env, "BCTL_CONFIG="+f.Config)
 	f.dsn = f.superuser()
 	f.Index = OpenPostgres(t, f.dsn)
-	f.Walkers = f.services("walker", o.Walkers)
-	f.Readers = f.services("reader", o.Readers)
-	f.Committers = f.services("committer", o.Committers)
-	for range o.Pruners {
-		f.Pruners = append(f.Pruners, f.Service("pruner"))
-	}
 	return f
 }
 

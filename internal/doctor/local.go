@@ -283,7 +283,7 @@ func (d *directoryDoctor) repository(ctx context.Context) Finding {
 	object, err := repo.ReadObject(ctx, d.s)
 	if errors.Is(err, backup.ErrNoRepository) {
 		if id, known := d.p.indexed(ctx); known {
-			return fail("mount the store, or correct --repo or store.url: until then, neither backup nor restore is possible",
+			return fail("mount the store, or correct --repo or store.url: until then, neither backup nor restore is possible. If it is lost: docs/disaster-recovery.md",
 				"it holds no repository, but the index is of repository %v: it is not mounted, or it is another store", id)
 		}
 		return warn("bctl init", "it contains no repository")

@@ -118,7 +118,7 @@ func (d *s3Doctor) credentials(ctx context.Context) Finding {
 		return fail("correct the credentials in the settings of store, and the clock", "%s", refusal.Reason)
 	case errors.Is(err, backup.ErrNoRepository) && d.bucket(ctx):
 		if id, known := d.p.indexed(ctx); known {
-			return fail("correct store.url: until then, neither backup nor restore is possible",
+			return fail("correct store.url: until then, neither backup nor restore is possible. If the store is lost: docs/disaster-recovery.md",
 				"accepted; the bucket exists, but contains no repository there, and the index is of repository %v", id)
 		}
 		return warn("bctl init", "accepted; the bucket exists, but contains no repository")

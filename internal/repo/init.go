@@ -78,7 +78,7 @@ func Init(ctx context.Context, s store.Store, i Index, o Options) (Created, erro
 		return Created{}, err
 	}
 	if r, err := i.Repository(ctx); err == nil {
-		return Created{}, fmt.Errorf("the index already belongs to repository %v, which is not in %v: %w", r.ID, s, backup.ErrExists)
+		return Created{}, fmt.Errorf("the index already belongs to repository %v, which is not in %v (if that store is lost: docs/disaster-recovery.md): %w", r.ID, s, backup.ErrExists)
 	} else if !errors.Is(err, backup.ErrNoRepository) {
 		return Created{}, err
 	}

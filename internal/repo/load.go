@@ -63,7 +63,7 @@ func CheckVersion(r *backup.Repository) error {
 
 // StoreGone returns the error for a store that lacks the repository that the index names.
 func StoreGone(at string, indexed backup.RepositoryID) error {
-	return fmt.Errorf("%w in %v, but the index belongs to repository %v: the store is not mounted, or is elsewhere (--repo, store.url)", backup.ErrNoRepository, at, indexed)
+	return fmt.Errorf("%w in %v, but the index belongs to repository %v: the store is not mounted, or is elsewhere (--repo, store.url). If it is lost: docs/disaster-recovery.md", backup.ErrNoRepository, at, indexed)
 }
 
 // LostIndex returns an error that wraps ErrIndexLost if the store holds backups: an index that does

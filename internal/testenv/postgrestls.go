@@ -64,14 +64,20 @@ func (l *Locked) Roles(t testing.TB) {
 	Psql(t, l.cluster.DSN(), filepath.Join(l.folder, "roles.sql"))
 }
 
-// Psql runs a file of SQL with psql, which comes with the server.
-func Psql(t testing.TB, dsn, file string) {
+// PsqlPath returns the path of psql, which comes with the server.
+func PsqlPath(t testing.TB) string {
 	t.Helper()
 	_, postgres, err := postgresPrograms()
 	if err != nil {
 		t.Fatal(err)
 	}
-	psql := exec.Command(filepath.Join(filepath.Dir(postgres), "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", file, dsn)
+	return filepath.Join(filepath.Dir(postgres), "psql")
+}
+
+// Psql runs a file of SQL with psql.
+func Psql(t testing.TB, dsn, file string) {
+	t.Helper()
+	psql := exec.Command(PsqlPath(t), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", file, dsn)
 	if output, err := psql.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", filepath.Base(file), err, output)
 	}

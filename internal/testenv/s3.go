@@ -75,6 +75,12 @@ func Minio(t testing.TB) *S3Server {
 	return server
 }
 
+// MC returns the path of mc, which administers S3 servers.
+func MC(t testing.TB) string {
+	t.Helper()
+	return mcBin.path(t)
+}
+
 func newS3Server(t testing.TB) *S3Server {
 	t.Helper()
 	directory := filepath.Join(t.TempDir(), "data")

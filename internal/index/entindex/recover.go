@@ -153,6 +153,7 @@ func (x *Index) RecoverPages(ctx context.Context, shard backup.ShardID, number b
 	for i := range changes {
 		c := &changes[i]
 		row := newPageRow(shard, number, &c.PageVersion)
+		row.Digest = c.Digest // that of the page version may not be set
 		if c.Ended {
 			ended = append(ended, row.id())
 		} else {

@@ -514,8 +514,8 @@ name.
 - **repair** is what ` + "`bctl repair`" + ` does, and **lost in the end** what is lost after the repair and a backup of the
   same tree. A file that only an old snapshot has cannot come back.
 
-The object ` + "`repository`" + ` is not in the table: without it, every command fails and names it. [Keep a copy of it](operations.md)
-with the identity.
+The object ` + "`repository`" + ` is not in the table: without it, every command fails and names it. [Keep a copy of it](operations.md#what-to-keep-elsewhere)
+with the identity. [disaster-recovery.md](disaster-recovery.md) describes larger losses.
 
 | object | damage | check | lost | next backup | repair | lost in the end |
 | --- | --- | --- | --- | --- | --- | --- |
