@@ -343,13 +343,18 @@ The same in a repository with six snapshots, of which each has a pack. All of th
 
 // parityCases are the rows of the second table.
 func parityCases() (cases []damageCase) {
-	names := func(w *damageWorld) []string { return w.groups()[0].Names() }
+	names := func(w *damageWorld) (names []string) { // packs in the order of their snapshots
+		for i := range w.snapshots {
+			names = append(names, w.packsOf(&w.snapshots[i])[0])
+		}
+		return append(names, w.groups()[0].Names()[len(names):]...)
+	}
 	cases = append(cases, objectCases("pack with parity", store.PacksPrefix, func(w *damageWorld) (string, string) { return names(w)[1], names(w)[0] })...)
 	cases = append(cases, objectCases("parity object", store.ParityPrefix, func(w *damageWorld) (string, string) { return names(w)[7], names(w)[6] })...)
 	for _, several := range []struct {
 		object string
 		which  []int
-	}{{"two packs with parity", []int{0, 3}}, {"a pack and a parity object", []int{2, 6}}, {"both parity objects", []int{6, 7}}, {"three packs with parity", []int{0, 2, 5}}} {
+	}{{"two packs with parity", []int{0, 3}}, {"a pack and a parity object", []int{2, 6}}, {"both parity objects", []int{6, 7}}, {"three packs with parity", []int{0, 2, 4}}} {
 		for _, damage := range damages {
 			cases = append(cases, damageCase{several.object, damage.name, func(w *damageWorld) {
 				all := names(w)
