@@ -89,6 +89,8 @@ var Privileges = []Privilege{
 	{"pruner", may("SELECT", "DELETE"), in("catalogs"), nil},
 	// It locks what snapshots need for longer, and notes that.
 	{"pruner", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("object_locks"), nil},
+	// It makes parity.
+	{"pruner", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("parity_groups"), nil},
 	// A lock of a row needs this privilege.
 	{"pruner", may("UPDATE"), in("chunk_lists"), of("nested", "lost")},
 	// A chunk keeps the place of one of its copies.
@@ -118,7 +120,7 @@ var Privileges = []Privilege{
 	// Operators list everything, register filers, shards and policies, begin snapshots and request
 	// their end.
 	{"operator", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies", "snapshots",
-		"problems", "pages", "interrupted_pages", "chunks", "chunk_copies", "chunk_lists", "packs", "walk_tasks", "read_batches", "prunes", "removed_snapshots", "catalogs", "object_locks", "reread_pages"), nil},
+		"problems", "pages", "interrupted_pages", "chunks", "chunk_copies", "chunk_lists", "packs", "walk_tasks", "read_batches", "prunes", "removed_snapshots", "catalogs", "object_locks", "reread_pages", "parity_groups"), nil},
 	{"operator", may("INSERT", "DELETE"), in("filers", "policies"), nil},
 	{"operator", may("UPDATE"), in("filers"), of("site", "walk_tasks", "read_batches", "read_bytes", "floor", "compare", "selection", "labels",
 		"retired", "walk_slots", "read_slots")},

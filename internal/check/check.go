@@ -12,6 +12,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/parity"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 )
@@ -56,6 +57,7 @@ type IndexReader interface {
 	ListShards(ctx context.Context, f index.ShardFilter) ([]index.ShardStatus, error)
 	Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error)
 	Pages(ctx context.Context, id backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error]
+	ParityGroups(ctx context.Context) iter.Seq2[index.ParityGroup, error]
 	LocateReadable(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error)
 }
 
@@ -133,6 +135,7 @@ type Report struct {
 	Versions             int64
 	Chunks               int64 // places
 	Packs, Journal       int64 // objects that were checked
+	Parity               int64 // parity objects that were checked
 	PacksRead, ReadBytes int64 // whose content was read, by this run
 
 	missing, unknown map[backup.ChunkID]bool // as of the checker
@@ -159,6 +162,9 @@ type checker struct {
 	unknown map[backup.ChunkID]bool // needed lists that are not known
 	needs   *idSet                  // with Only: the needed chunks
 
+	groups map[backup.PackID]*parity.Group
+	parity []parityObject // of these: the objects of a group in a row
+
 	mu sync.Mutex // of report and of the findings
 }
 
@@ -173,7 +179,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if o.Level >= Tables && o.Opener == nil {
 		return Report{}, fmt.Errorf("level %s without an identity: %w", o.Level, backup.ErrWrongKey)
 	}
-	c := &checker{Options: o, missing: map[backup.ChunkID]bool{}, unknown: map[backup.ChunkID]bool{}}
+	c := &checker{Options: o, missing: map[backup.ChunkID]bool{}, unknown: map[backup.ChunkID]bool{}, groups: map[backup.PackID]*parity.Group{}}
 	err := c.run(ctx)
 	c.report.missing, c.report.unknown = c.missing, c.unknown
 	return c.report, err
@@ -230,6 +236,7 @@ func (c *checker) run(ctx context.Context) error {
 		if err := c.checkObjects(ctx, objects); err != nil {
 			return err
 		}
+		c.recoverable()
 	}
 	return c.consequences(ctx)
 }

@@ -26,6 +26,8 @@ const (
 	Segment Kind = "segment"
 	Record  Kind = "record"
 	Catalog Kind = "catalog"
+	// A parity object, or the row of a parity group.
+	Parity Kind = "parity"
 	// A copy of the index.
 	Copy Kind = "index copy"
 )
@@ -51,6 +53,9 @@ type Finding struct {
 	// needed by no snapshot, or has only chunks that other packs have too.
 	Files    int64
 	Affected []Affected
+
+	// FromParity: as far as the check has looked, parity can bring the object back.
+	FromParity bool
 
 	More int // further findings, which are not reported one by one
 }

@@ -83,6 +83,10 @@ func (c *checker) look(ctx context.Context) (*objects, error) {
 	if o.journal, err = c.journal(ctx); err != nil {
 		return nil, err
 	}
+	if err := c.loadParity(ctx); err != nil {
+		return nil, err
+	}
+	parityOf := c.parityOf()
 	byObject := map[index.StoredObject][]int{}
 	for i := range c.packs {
 		k := &c.packs[i]
@@ -96,7 +100,10 @@ func (c *checker) look(ctx context.Context) (*objects, error) {
 		byName[o.journal[i].name] = i
 	}
 	listed := int64(0)
-	for _, prefix := range []string{store.PacksPrefix, store.SegmentsPrefix, store.CommitsPrefix, store.CatalogPrefix, store.IndexPrefix} {
+	for _, prefix := range []string{store.PacksPrefix, store.SegmentsPrefix, store.CommitsPrefix, store.CatalogPrefix, store.IndexPrefix, store.ParityPrefix} {
+		if prefix == store.ParityPrefix && len(c.parity) == 0 {
+			continue
+		}
 		n := int64(0)
 		for at, err := range c.Store.List(ctx, prefix) {
 			if err != nil {
@@ -111,6 +118,8 @@ func (c *checker) look(ctx context.Context) (*objects, error) {
 				for _, i := range byObject[index.StoredObject{Snapshot: of, ID: id}] {
 					c.packs[i].size = at.SizeBytes
 				}
+			} else {
+				c.lookForParity(parityOf, &at)
 			}
 		}
 		listed += n
@@ -147,6 +156,12 @@ func (c *checker) cost(o *objects) Cost {
 			requests, bytes = requests+1, bytes+k.Bytes
 		}
 		cost.Objects++
+		cost.Requests += int64(requests)
+		cost.Bytes += bytes
+	}
+	for i := range c.parity {
+		requests, bytes := c.parityCost(&c.parity[i])
+		cost.Objects += int64(min(requests, 1))
 		cost.Requests += int64(requests)
 		cost.Bytes += bytes
 	}
@@ -189,7 +204,10 @@ func (c *checker) checkObjects(ctx context.Context, o *objects) error {
 	if err != nil {
 		return err
 	}
-	return c.confirm(ctx, damages)
+	if err := c.confirm(ctx, damages); err != nil {
+		return err
+	}
+	return c.checkParity(ctx)
 }
 
 // confirm reports the damage to packs that the index still has as they were.

@@ -14,7 +14,7 @@ func pathSettings(t *testing.T) []Setting {
 	t.Helper()
 	other := map[string]bool{ // strings that are not paths
 		"codec": true, "index.password": true, "store.endpoint": true, "store.region": true, "store.access_key": true, "store.secret_key": true,
-		"store.session_token": true, "store.profile": true, "store.addressing": true, "store.object_lock": true, "nats.url": true, "nats.user": true, "nats.password": true,
+		"store.session_token": true, "store.profile": true, "store.addressing": true, "store.object_lock": true, "pruner.parity": true, "nats.url": true, "nats.user": true, "nats.password": true,
 		"nats.inbox_prefix": true, "worker.name": true, "worker.site": true, "log.level": true, "log.format": true, "http.listen": true, "trace.url": true,
 		"mirror.keep_deleted": true, "mirror.endpoint": true, "mirror.region": true, "mirror.access_key": true, "mirror.secret_key": true,
 		"mirror.session_token": true, "mirror.profile": true, "mirror.addressing": true, "mirror.object_lock": true,

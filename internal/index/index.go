@@ -96,6 +96,7 @@ type Index interface {
 	Recovering
 	PruneReports
 	Locking
+	Parity
 	Sweeping
 	Comparing
 	Purging

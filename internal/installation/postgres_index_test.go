@@ -396,6 +396,27 @@ func (x *byRoles) Repository(ctx context.Context) (r backup.Repository, err erro
 	return r, nil
 }
 
+func (x *byRoles) ParityGroups(ctx context.Context) iter.Seq2[index.ParityGroup, error] {
+	return x.operator.ParityGroups(ctx)
+}
+
+func (x *byRoles) PlanParity(ctx context.Context, t index.Term, id backup.PackID) error {
+	return x.pruner.PlanParity(ctx, t, id)
+}
+
+func (x *byRoles) ReplaceParity(ctx context.Context, t index.Term, made []index.ParityGroup, ended []backup.PackID) error {
+	return x.pruner.ReplaceParity(ctx, t, made, ended)
+}
+
+func (x *byRoles) DropParity(ctx context.Context, t index.Term, groups []backup.PackID) error {
+	return x.pruner.DropParity(ctx, t, groups)
+}
+
+// RecoverParity is called by the admin, who rebuilds.
+func (x *byRoles) RecoverParity(ctx context.Context, groups []index.ParityGroup) error {
+	return x.all[0].RecoverParity(ctx, groups)
+}
+
 func (x *byRoles) CheckSchema(ctx context.Context) (err error) {
 	for _, each := range x.all {
 		if err = each.CheckSchema(ctx); err != nil {

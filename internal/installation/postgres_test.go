@@ -267,16 +267,16 @@ func (d *database) testPrivileges(t *testing.T) {
 		},
 		{
 			"operator", Operator,
-			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "filers", "holds", "interrupted_pages", "log", "packs", "pages", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "read_batches", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
+			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "filers", "holds", "interrupted_pages", "log", "packs", "pages", "parity_groups", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "read_batches", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
 			[]string{"confirmations", "filers", "holds", "log", "policies", "readings", "shards", "snapshots", "stops", "walk_tasks"},
 			[]string{"brake", "filers", "policies", "readings", "scrub", "shards", "snapshots", "stops"},
 			[]string{"confirmations", "filers", "holds", "policies", "readings", "shards", "stops"},
 		},
 		{
 			"pruner", Pruner,
-			append(append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "holds", "lost_snapshots", "object_locks", "confirmations", "filers", "leaders", "policies", "prunes", "readings", "removed_snapshots", "shards", "stops", "sweep", "problems", "interrupted_pages"}, everyone...), deleted...),
-			[]string{"leaders", "log", "object_locks", "packs", "prunes", "removed_snapshots", "stops", "sweep"}, []string{"brake", "catalog_numbers", "object_locks", "chunk_copies", "chunk_lists", "chunks", "leaders", "packs", "pages", "shards", "snapshots", "sweep"},
-			append([]string{"amendments", "catalogs", "object_locks", "problems", "prunes", "readings", "interrupted_pages", "stops"}, deleted...),
+			append(append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "holds", "lost_snapshots", "object_locks", "confirmations", "filers", "leaders", "parity_groups", "policies", "prunes", "readings", "removed_snapshots", "shards", "stops", "sweep", "problems", "interrupted_pages"}, everyone...), deleted...),
+			[]string{"leaders", "log", "object_locks", "packs", "parity_groups", "prunes", "removed_snapshots", "stops", "sweep"}, []string{"brake", "catalog_numbers", "object_locks", "chunk_copies", "chunk_lists", "chunks", "leaders", "packs", "pages", "parity_groups", "shards", "snapshots", "sweep"},
+			append([]string{"amendments", "catalogs", "object_locks", "parity_groups", "problems", "prunes", "readings", "interrupted_pages", "stops"}, deleted...),
 		},
 		{
 			"scrubber", Scrubber, append([]string{"chunk_copies", "chunks", "leaders", "packs", "scrub"}, everyone...),

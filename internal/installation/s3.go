@@ -41,13 +41,13 @@ func (s *Store) rights(role Role) []s3Right {
 		case puts:
 			right.actions = append(right.actions, retain)
 		}
+		// In the same statement, because versitygw's policies must be short.
+		if slices.Contains(right.actions, "s3:ListBucket") && role != Committer {
+			right.actions = append(right.actions, lockConfiguration)
+		}
 	}
-	switch role {
-	case Admin, Operator:
-		rights = append(rights, s3Right{[]string{lockConfiguration}, nil})
-	case Pruner:
-		rights = append(rights, s3Right{[]string{retain}, append([]string{"repository", "keys/*"}, deleted...)}, s3Right{[]string{lockConfiguration}, nil})
-	case Committer, Walker, Reader, Scrubber, Monitor, Mirror:
+	if role == Pruner {
+		rights = append(rights, s3Right{[]string{retain}, append([]string{"repository", "keys/*"}, deleted...)})
 	}
 	return rights
 }
@@ -61,7 +61,10 @@ const (
 )
 
 // deleted are the objects that the pruner deletes.
-var deleted = []string{"packs/*", "segments/*", "commits/*", "catalog/*"}
+var deleted = []string{"packs/*", "segments/*", "commits/*", "catalog/*", parityObjects}
+
+// parityObjects are those that the pruner makes.
+const parityObjects = "parity/*"
 
 // s3Rights returns the permissions of a role at a store without object lock.
 func s3Rights(role Role) []s3Right {
@@ -83,7 +86,7 @@ func s3Rights(role Role) []s3Right {
 	case Pruner:
 		// The objects of a versitygw are locked, so that nobody overwrites them.
 		remove := []string{"s3:DeleteObject", bypass}
-		packs := []string{"packs/*"} // it copies what is needed of packs that are not needed as a whole
+		packs := []string{"packs/*", parityObjects} // it copies what is needed of packs that are not needed as a whole
 		return []s3Right{{[]string{get}, append([]string{"repository"}, packs...)}, {list, nil}, {[]string{put}, packs}, {remove, deleted}}
 	}
 	return nil

@@ -176,10 +176,10 @@ func (s *objectStore) testForbidden(t *testing.T) {
 			t.Errorf("%s: %s: %v", who, what, err)
 		}
 	}
-	may := map[string][]string{"admin": {"repository", "keys/"}, "committer": {"segments/", "commits/", "catalog/"}, "reader@paris": {"packs/"}, "operator": nil, "pruner": {"packs/"}, "scrubber": nil, "mirror": nil}
+	may := map[string][]string{"admin": {"repository", "keys/"}, "committer": {"segments/", "commits/", "catalog/"}, "reader@paris": {"packs/"}, "operator": nil, "pruner": {"packs/", "parity/"}, "scrubber": nil, "mirror": nil}
 	for folder, prefixes := range may {
 		core := s.raw(t, s.key(t, folder))
-		for _, name := range []string{"packs/x", "segments/x", "commits/x", "catalog/x", "keys/x", "repository", "x"} {
+		for _, name := range []string{"packs/x", "segments/x", "commits/x", "catalog/x", "keys/x", "parity/x", "repository", "x"} {
 			if slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
 				continue
 			}
@@ -235,6 +235,25 @@ func (s *objectStore) testPruner(t *testing.T) {
 		}
 		if data, err := pruner.GetRange(ctx, nil, names[0], 0, 1); err != nil || string(data) != "x" {
 			t.Errorf("the pruner reads a pack: %q, %v", data, err)
+		}
+		// It makes parity, and puts back a damaged pack.
+		made := store.ParityName(backup.NewPackID(), 0)
+		if err := pruner.Put(ctx, made, []byte("parity")); err != nil {
+			t.Errorf("the pruner makes parity: %v", err)
+		}
+		if data, err := pruner.GetRange(ctx, nil, made, 1, 5); err != nil || string(data) != "arity" {
+			t.Errorf("the pruner reads parity: %q, %v", data, err)
+		}
+		for _, other := range []store.Store{reader, committer} {
+			if err := other.Put(ctx, made+"0", []byte("parity")); !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("another role makes parity: %v", err)
+			}
+		}
+		if err := pruner.Delete(ctx, made); err != nil {
+			t.Errorf("the pruner deletes parity: %v", err)
+		}
+		if err := errors.Join(pruner.Delete(ctx, names[0]), pruner.Put(ctx, names[0], []byte("y"))); err != nil {
+			t.Errorf("the pruner puts a pack back: %v", err)
 		}
 		if _, err := pruner.Get(ctx, names[2], 10); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("the pruner reads a segment: %v", err)
@@ -423,7 +442,7 @@ func TestAmazonPolicies(t *testing.T) {
 		found[strings.TrimPrefix(f.Path, "s3/")] = f.Data
 	}
 	type policy struct{ Statement []statement }
-	for name, wantPut := range map[string]string{"admin": "repository keys/*", "committer": "segments/* commits/* catalog/*", "reader": "packs/*", "operator": "", "pruner": "packs/*", "scrubber": ""} {
+	for name, wantPut := range map[string]string{"admin": "repository keys/*", "committer": "segments/* commits/* catalog/*", "reader": "packs/*", "operator": "", "pruner": "packs/* parity/*", "scrubber": ""} {
 		var is policy
 		if err := json.Unmarshal(found[name+".json"], &is); err != nil || len(is.Statement) == 0 {
 			t.Fatalf("%s: %v", name, err)
@@ -440,7 +459,7 @@ func TestAmazonPolicies(t *testing.T) {
 					}
 				case "s3:DeleteObject", "s3:BypassGovernanceRetention":
 					const deleted = "arn:aws:s3:::bucket/some/prefix/"
-					if resources := strings.Join(s.Resource, " "); name != "pruner" || resources != deleted+"packs/* "+deleted+"segments/* "+deleted+"commits/* "+deleted+"catalog/*" {
+					if resources := strings.Join(s.Resource, " "); name != "pruner" || resources != deleted+"packs/* "+deleted+"segments/* "+deleted+"commits/* "+deleted+"catalog/* "+deleted+"parity/*" {
 						t.Errorf("%s may %s %s", name, action, resources)
 					}
 				default:

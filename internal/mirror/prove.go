@@ -11,6 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/keytext"
 	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/parity"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/rewrap"
 	"github.com/bctl/bctl/internal/seal"
@@ -18,7 +19,7 @@ import (
 )
 
 // maxObjectBytes bounds the objects that are read.
-const maxObjectBytes = pack.MaxBytes
+const maxObjectBytes = parity.MaxObjectBytes
 
 // A sum is the SHA-256 of an object.
 type sum [sha256.Size]byte
@@ -64,6 +65,11 @@ func (p *Prover) Prove(name string, data []byte) error {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		return nil
+	case strings.HasPrefix(name, store.ParityPrefix):
+		if err := parity.Verify(data, name, p.repository); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
 	case strings.HasPrefix(name, store.RecipientsPrefix):
 		return repo.VerifyRecipients(data, name, p.repository, p.signer)
 	case strings.HasPrefix(name, store.WrapsPrefix):
@@ -79,6 +85,8 @@ func isOurs(name string) bool {
 	switch {
 	case strings.HasPrefix(name, store.PacksPrefix):
 		_, _, ok = store.ParsePackName(name)
+	case strings.HasPrefix(name, store.ParityPrefix):
+		_, _, ok = store.ParseParityName(name)
 	case strings.HasPrefix(name, store.SegmentsPrefix):
 		_, _, _, ok = store.ParseSegmentName(name)
 	case strings.HasPrefix(name, store.CommitsPrefix):

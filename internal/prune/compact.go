@@ -375,6 +375,7 @@ func (c *copying) flush(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.wrote(c.snapshot, id, c.data)
 	c.move.Plan = plan
 	if err := c.lockCopies(ctx, store.PackName(c.snapshot, id)); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -33,6 +34,13 @@ func (p *pass) delete(ctx context.Context, packs []int) error {
 	if len(names) == 0 {
 		return p.drop(ctx, unlocked, nil)
 	}
+	needed, err := p.tendParity(ctx)
+	if err != nil {
+		return err
+	}
+	if names, unlocked = p.hold(names, unlocked, needed); len(unlocked) == 0 {
+		return nil
+	}
 	if p.BeforeDelete != nil {
 		if err := p.BeforeDelete(ctx); err != nil {
 			return err
@@ -53,6 +61,31 @@ func (p *pass) delete(ctx context.Context, packs []int) error {
 		}
 	}
 	return p.drop(ctx, unlocked, refused)
+}
+
+// hold leaves out the packs whose objects a parity group needs.
+func (p *pass) hold(names []string, packs []int, needed map[index.StoredObject]bool) ([]string, []int) {
+	held := map[string]bool{}
+	packs = slices.DeleteFunc(packs, func(i int) bool {
+		k := &p.packs[i]
+		name := store.PackName(k.Snapshot, k.Object)
+		if !needed[index.StoredObject{Snapshot: k.Snapshot, ID: k.Object}] || !slices.Contains(names, name) {
+			return false
+		}
+		held[name] = true
+		p.incomplete = true
+		p.result.Parity.Held++
+		p.uncount(k)
+		return true
+	})
+	return slices.DeleteFunc(names, func(name string) bool { return held[name] }), packs
+}
+
+// uncount takes back that a pack is counted as deleted.
+func (p *pass) uncount(k *packState) {
+	if k.counted {
+		p.result.Packs, p.result.Bytes, p.result.Chunks = p.result.Packs-1, p.result.Bytes-k.Bytes, p.result.Chunks-k.Chunks
+	}
 }
 
 // shared returns the objects that have a pack which is not to be deleted. Such a pack has replaced
@@ -80,9 +113,7 @@ func (p *pass) drop(ctx context.Context, packs []int, refused map[string]bool) e
 		switch gone := !refused[store.PackName(k.Snapshot, k.Object)]; {
 		case !gone:
 			p.staysLocked(k)
-			if k.counted {
-				p.result.Packs, p.result.Bytes, p.result.Chunks = p.result.Packs-1, p.result.Bytes-k.Bytes, p.result.Chunks-k.Chunks
-			}
+			p.uncount(k)
 			continue
 		case !k.counted && !k.LockedUntil.IsZero() && !k.locked: // it has waited for the end of its lock
 			p.result.Packs++

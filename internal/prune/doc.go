@@ -23,6 +23,8 @@
 //     packs are deleted.
 //  8. If objects are locked in the store, it extends locks before step 4, and splits packs of which
 //     a part is needed for longer (locks.go, split.go).
+//     Before each deletion of objects, parity groups of which a member is going are made again for
+//     the others (parity.go). At the end, objects without parity get groups, if that is wanted.
 //  9. It deletes unneeded versions of pages, and forgotten snapshots with their journals
 //     (journal.go), and catalogs that newer ones have replaced (catalogs.go).
 //
@@ -37,6 +39,8 @@
 // Purge deletes the chunks of a path that was removed from all snapshots (purge.go). Its order is
 // that of step 7, but it opens packs with an identity, seals what is needed again, and leaves
 // nothing of the old pack. It is the only part that needs a key.
+//
+// PutBack restores objects from parity (putback.go): the first part of a repair.
 //
 // Lose drops from the index what the store has lost (lose.go). It is the part of a repair (package
 // repair) that changes packs.

@@ -16,6 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/pgindex"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/parity"
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/internal/testenv/testtarget"
@@ -112,6 +113,11 @@ func (m *world) history(seed uint64) {
 	memory := int64(0)
 	if m.r.IntN(2) == 0 {
 		memory = 64 << m.r.IntN(5) // several parts, and too little for some of the chunks
+	}
+	m.parity = parity.Layout{}
+	if m.r.IntN(2) == 0 {
+		m.parity = parity.Layout{Members: 1 + m.r.IntN(3), Parity: 1}
+		m.parity.Parity += m.r.IntN(m.parity.Members)
 	}
 	var passes []*process // that run; only the last one may lead
 	for range 50 + m.r.IntN(350) {

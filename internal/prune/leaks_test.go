@@ -171,6 +171,16 @@ func (m *world) checkObjects(packs map[string]bool, kept map[backup.SnapshotID]b
 			}
 		}
 	}
+	for _, g := range m.parityGroups() {
+		for n := range g.Bodies {
+			wanted[g.Name(n)] = true
+		}
+		for i := range g.Members {
+			if !packs[g.Members[i].Name()] {
+				m.fatalf("group %s has %s, which is gone", g.ID, g.Members[i].Name())
+			}
+		}
+	}
 	for o, err := range m.s.List(m.ctx, "") {
 		m.must(err)
 		if strings.HasPrefix(o.Name, store.PacksPrefix) {

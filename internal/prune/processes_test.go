@@ -6,10 +6,12 @@ import (
 	"iter"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/parity"
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/store"
 )
@@ -90,9 +92,14 @@ func (p *process) alive() error {
 // start starts a pass, and returns when it has stopped before its first call.
 func (m *world) start(name string, stops func(string) bool, memory int64, sweeps bool) *process {
 	p := &process{name: name, stops: stops, parked: make(chan struct{}), resume: make(chan fault), called: m.called}
+	layout := m.parity
+	if layout != (parity.Layout{}) && m.r.IntN(3) == 0 {
+		layout = parity.Layout{}
+	}
 	go func() {
 		p.result, p.err = prune.Run(m.ctx, prune.Options{
-			Index: &stoppedIndex{m.x, p}, Store: &stoppedStore{m.s, p, m.left}, Holder: name, Log: slog.New(slog.DiscardHandler), MemoryBytes: memory, Sweep: sweeps,
+			Parity: layout,
+			Index:  &stoppedIndex{m.x, p}, Store: &stoppedStore{m.s, p, m.left}, Holder: name, Log: slog.New(slog.DiscardHandler), MemoryBytes: memory, Sweep: sweeps,
 		})
 		p.done = true
 		p.parked <- struct{}{}
@@ -261,6 +268,18 @@ func (x *stoppedIndex) Move(ctx context.Context, t index.Term, m index.Move) err
 	return x.answer(err)
 }
 
+func (x *stoppedIndex) PlanParity(ctx context.Context, t index.Term, id backup.PackID) error {
+	return x.change("PlanParity", []int64{0}, func() error { return x.Index.PlanParity(ctx, t, id) })
+}
+
+func (x *stoppedIndex) ReplaceParity(ctx context.Context, t index.Term, made []index.ParityGroup, ended []backup.PackID) error {
+	return x.change("ReplaceParity", []int64{0}, func() error { return x.Index.ReplaceParity(ctx, t, made, ended) })
+}
+
+func (x *stoppedIndex) DropParity(ctx context.Context, t index.Term, groups []backup.PackID) error {
+	return x.change("DropParity", []int64{0}, func() error { return x.Index.DropParity(ctx, t, groups) })
+}
+
 // change stops before a call that changes rows, and does not stop if there are none.
 func (x *stoppedIndex) change(call string, rows []int64, do func() error) error {
 	if len(rows) > 0 {
@@ -381,7 +400,7 @@ func (s *stoppedStore) Put(ctx context.Context, name string, data []byte) error 
 	if err := s.stop("Put"); err != nil {
 		return err
 	}
-	if !s.leads {
+	if !s.leads && strings.HasPrefix(name, store.PacksPrefix) {
 		s.left[name] = true
 	}
 	return s.answer(s.Store.Put(ctx, name, data))

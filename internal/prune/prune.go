@@ -11,6 +11,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/parity"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -23,6 +24,8 @@ type Index interface {
 	index.Sweeping
 	index.Locking
 	index.Leading
+	index.Parity
+	Repository(ctx context.Context) (backup.Repository, error)
 	MayDelete(ctx context.Context, d index.Deletion) error
 	Deleted(ctx context.Context, d index.Deletion, complete bool) error
 	Stops(ctx context.Context) ([]index.Stop, error)
@@ -45,6 +48,11 @@ type Options struct {
 	// MaxUnused is the share of the stored bytes that may stay unused, in packs that are needed in
 	// part. If more is unused, such packs are thinned. With 1, no pack is thinned.
 	MaxUnused float64
+	// Parity is the layout of new parity groups (parity.go). With the zero Layout, groups that
+	// exist are kept, and no objects get parity that have none.
+	Parity parity.Layout
+	// NoParity ends all parity groups, and deletes their objects.
+	NoParity bool
 	// ObjectLock: objects are locked (locks.go).
 	ObjectLock bool
 	// DryRun deletes nothing, and only returns what Run would delete.
@@ -91,6 +99,7 @@ type Summary struct {
 	Again     bool
 	Deletable int64 // what the pass found to delete and to free, before the brake decided
 	Swept     Swept
+	Parity    ParityMade
 	Requests  Requests
 }
 
@@ -143,9 +152,18 @@ func Idle(work index.PruneWork, o Options) bool {
 	return work.Condemned == 0 && work.Done == doneState(work.State, o)
 }
 
-// doneState is what a complete pass notes. It has MaxUnused, because a pass with another MaxUnused
-// may find more.
-func doneState(s index.PruneState, o Options) string { return fmt.Sprintf("%s, %g", s, o.MaxUnused) }
+// doneState is what a complete pass notes. It has MaxUnused and the layout of parity groups,
+// because a pass with others may find more.
+func doneState(s index.PruneState, o Options) string {
+	state := fmt.Sprintf("%s, %g", s, o.MaxUnused)
+	switch {
+	case o.NoParity:
+		state += ", no parity"
+	case o.Parity.Parity > 0:
+		state += ", parity " + o.Parity.String()
+	}
+	return state
+}
 
 // A pass is one Run.
 type pass struct {
@@ -168,6 +186,7 @@ type pass struct {
 	wanted     []wanted                               // locks that are not long enough
 	long       []uint64                               // a bit for each frame that must be locked for longer
 	stays      map[backup.PackID]bool                 // objects of which packs were replaced by themselves
+	fresh      []candidate                            // objects that this pass has written
 }
 
 // A packState is a pack, with what a pass has found out about it.
@@ -283,7 +302,10 @@ func (p *pass) carryOut(ctx context.Context, fence map[backup.ShardID]backup.Sna
 	if err := p.lockRest(ctx); err != nil {
 		return err
 	}
-	if err := p.history(ctx); err != nil || !p.Sweep {
+	if err := p.history(ctx); err != nil {
+		return err
+	}
+	if _, err := p.tendParity(ctx); err != nil || !p.Sweep {
 		return err
 	}
 	return p.sweepSections(ctx, Sections)

@@ -273,6 +273,7 @@ func (u *purge) replace(ctx context.Context, o *object, contents map[int64]*cont
 	if err := u.Store.Put(ctx, store.PackName(first.Snapshot, id), data); err != nil {
 		return false, err
 	}
+	u.wrote(first.Snapshot, id, data)
 	if err := note(); err != nil {
 		return false, err
 	}

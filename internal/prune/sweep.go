@@ -151,6 +151,10 @@ func (s *section) sweep(ctx context.Context, digit string) error {
 			}
 		}
 	}
+	s.step("looking for orphans in " + store.ParityPrefix + digit)
+	if err := s.sweepParity(ctx, s.Store.List(ctx, store.ParityPrefix+digit)); err != nil {
+		return err
+	}
 	if digit == "0" { // with which the names of catalogs begin
 		return s.catalogs(ctx)
 	}
@@ -200,6 +204,9 @@ func (s *section) page(ctx context.Context, page []store.Object) error {
 	}
 	if orphans, err = s.identify(ctx, orphans); err != nil || len(orphans) == 0 {
 		return err
+	}
+	if orphans, err = s.ungrouped(ctx, orphans); err != nil || len(orphans) == 0 {
+		return err // the next pass makes the groups of the others again
 	}
 	if current, err := s.isCurrent(ctx); err != nil || !current {
 		s.Old = s.Old || err == nil

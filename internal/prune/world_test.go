@@ -16,6 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/parity"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/dirstore"
@@ -38,6 +39,9 @@ type world struct {
 	passes int
 	counts map[string]int        // of what happened, over all histories
 	known  map[int]backup.PackID // where a reader has stored chunks
+	// Passes make parity groups of this layout now and then. The objects in protected had parity.
+	parity    parity.Layout
+	protected map[index.StoredObject]bool
 
 	sealer *seal.Sealer
 	opener *seal.Opener
@@ -101,6 +105,7 @@ func newWorld(t testing.TB, x index.Index, shards int) *world {
 	m.s = s
 	_, _, err = x.Migrate(m.ctx)
 	m.must(err)
+	m.must(x.CreateRepository(m.ctx, backup.Repository{ID: repository}))
 	for i := range shards {
 		m.shards = append(m.shards, &shard{Shard: m.ensureShard(fmt.Sprint("shard ", i))})
 	}
@@ -340,6 +345,7 @@ func (m *world) check() {
 		}
 	}
 	m.checkChunks(needed)
+	m.checkParity()
 }
 
 func (m *world) checkPages(s *shard, number backup.SnapshotNumber, want map[string]content, pages func(func(backup.PageVersion, error) bool)) {

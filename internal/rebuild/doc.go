@@ -6,16 +6,19 @@
 //	catalog/    filers, shards, policies, forgotten snapshots, marks and holds
 //	packs/      which chunks are where
 //	segments/   the pages of the snapshots
+//	parity/     which objects of packs have parity
 //
 // It needs an identity, and believes only what the repository's signer has signed (I17). Packs are
 // not signed: a forged one adds places of chunks that are refused when they are read, and hides
-// none.
+// none. Nor are parity groups: a forged one can restore a lost pack only as another one, which is
+// refused likewise.
 //
 // # Order
 //
 // Run first opens all commit records, then the newest catalog. It stores filers, shards and
-// policies, then registers all packs, and then goes through the snapshots of each shard. The pages
-// of a snapshot are written before the snapshot becomes visible. Holds come last.
+// policies, puts back packs that are missing and that parity has, then registers all packs, and
+// then goes through the snapshots of each shard. The pages of a snapshot are written before the
+// snapshot becomes visible. Holds come last.
 //
 // # Chains
 //
@@ -53,6 +56,7 @@
 //	records.go   opens commit records, and the catalog
 //	settings.go  stores filers, shards, policies and holds
 //	packs.go     registers packs, and drops those that are gone
+//	parity.go    finds the parity groups
 //	chains.go    decides which snapshots of a shard are replayed
 //	shard.go     recovers the snapshots of a shard
 //	replay.go    applies a segment to the pages

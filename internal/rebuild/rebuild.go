@@ -25,11 +25,13 @@ type Index interface {
 	index.Forgetting
 	index.Leading
 	index.Locking
+	index.Parity
 	index.Pruning
 	index.Purging
 	index.Recovering
 	index.Sweeping
 	index.Walking
+	Repository(ctx context.Context) (backup.Repository, error)
 }
 
 // Options of Run. All fields must be set, except Anew and Progress.
@@ -63,6 +65,7 @@ type Result struct {
 	Removed   []backup.Snapshot
 	// Damaged are the objects that could not be used, with the reasons.
 	Damaged []Damage
+	PutBack int          // packs' objects that were missing, and that parity had
 	Gone    int          // packs that the index had and the store has not
 	Holds   []index.Hold // on snapshots that the index does not have
 }
@@ -102,6 +105,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 			{"read the catalog", r.readCatalog},
 			{"store filers, shards and policies", r.storeSettings},
 			{"forget what was proven", o.Index.ForgetProofs}, // of another store, perhaps
+			{"find parity groups", r.recoverParity},
 			{"register packs", r.registerPacks},
 			{"recover snapshots", r.recoverShards},
 			{"store holds", r.storeHolds},

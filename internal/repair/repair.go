@@ -2,6 +2,7 @@
 // again from the filers that still have it. It acts on the findings of package check.
 //
 //	finding           what Run does
+//	pack, parity      If parity has it, it is put back, byte for byte. The rest is for other packs:
 //	pack              A chunk that another pack has, too, gets that place. The places of all others
 //	                  are dropped. The sound part of a pack stays as it is
 //	places            The places that a pack does not have are dropped
@@ -22,7 +23,8 @@
 //
 // # Order, and what a crash leaves
 //
-// Run first notes what to read again, then condemns and drops packs (prune.Lose), and in the end
+// Run first puts back what parity has (prune.PutBack), before anything is dropped. It then notes
+// what to read again, then condemns and drops packs (prune.Lose), and in the end
 // writes to the log. Each step can be repeated. Pages that are noted without need are only read
 // again.
 package repair
@@ -67,22 +69,29 @@ type Options struct {
 // A Summary is what a Run has repaired.
 type Summary struct {
 	prune.LostPacks
-	PutBack int           // objects that were put back from a second copy
-	Report  *check.Report // of what is damaged after that
-	Pages   int           // that the next snapshots read again
-	Journal int           // objects that were written again, or that committers write
-	Left    int           // findings that cannot be repaired
+	FromParity      int           // objects that were put back from parity
+	FromParityBytes int64         // of these
+	FromMirror      int           // objects that were put back from a second copy
+	EndedGroups     int           // parity groups that cannot restore anything, and were deleted
+	Report          *check.Report // of what is damaged after that
+	Pages           int           // that the next snapshots read again
+	Journal         int           // objects that were written again, or that committers write
+	Left            int           // findings that cannot be repaired
+	useless         []backup.PackID
 }
 
 // Run repairs what a check has found.
 func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err error) {
 	s.Report = report
-	if o.PutBack != nil {
-		if s.PutBack, err = o.putBack(ctx, &s); err != nil {
-			return s, err
-		}
-		report = s.Report
+	if err = o.putBack(ctx, &s); err != nil {
+		return s, err
 	}
+	report = s.Report
+	defer func() {
+		if err == nil {
+			err = o.endGroups(ctx, &s)
+		}
+	}()
 	var lost []prune.LostPack
 	var journal []*check.Finding
 	chunks := false
@@ -96,6 +105,7 @@ func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err e
 			}
 		case check.Chunks:
 			chunks = true
+		case check.Parity: // the next prune makes the group again, of what is left
 		case check.Record, check.Segment, check.Catalog, check.Copy:
 			journal = append(journal, f)
 		default:
@@ -133,15 +143,48 @@ func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err e
 		s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal))
 }
 
-// putBack puts back what a second copy has, and checks again. Of the content, that of the damaged
-// packs is read again.
-func (o *Options) putBack(ctx context.Context, s *Summary) (int, error) {
-	n, err := o.PutBack(ctx, s.Report.Findings)
-	if err != nil || n == 0 {
-		return n, err
+// putBack puts back what parity has, and then what a second copy has.
+func (o *Options) putBack(ctx context.Context, s *Summary) error {
+	if err := o.fromParity(ctx, s); err != nil || o.PutBack == nil {
+		return err
 	}
-	if err := o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("put back %d objects from the mirror", n)); err != nil {
-		return n, err
+	return o.fromMirror(ctx, s)
+}
+
+// fromParity restores what parity has. The report is then without the findings of these objects.
+func (o *Options) fromParity(ctx context.Context, s *Summary) error {
+	var damaged []string
+	for _, f := range s.Report.Findings {
+		if f.Object != "" && (f.Kind == check.Pack || f.Kind == check.Parity) {
+			damaged = append(damaged, f.Object)
+		}
+	}
+	with := o.Prune
+	with.Index, with.Store = o.Index, o.Store
+	back, err := prune.PutBack(ctx, with, damaged)
+	s.useless = back.Useless
+	if s.FromParity, s.FromParityBytes = len(back.Names), back.Bytes; err != nil || s.FromParity == 0 {
+		return err
+	}
+	rest := *s.Report
+	rest.Findings = nil
+	for _, f := range s.Report.Findings {
+		if !back.Names[f.Object] {
+			rest.Findings = append(rest.Findings, f)
+		}
+	}
+	s.Report = &rest
+	return o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("put back %d objects from parity (%d bytes)", s.FromParity, s.FromParityBytes))
+}
+
+// fromMirror puts back what a second copy has, and checks again. Of the content, that of the
+// damaged packs is read again.
+func (o *Options) fromMirror(ctx context.Context, s *Summary) (err error) {
+	if s.FromMirror, err = o.PutBack(ctx, s.Report.Findings); err != nil || s.FromMirror == 0 {
+		return err
+	}
+	if err := o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("put back %d objects from the mirror", s.FromMirror)); err != nil {
+		return err
 	}
 	damaged := map[backup.PackID]bool{}
 	for _, f := range s.Report.Findings {
@@ -154,7 +197,22 @@ func (o *Options) putBack(ctx context.Context, s *Summary) (int, error) {
 	c.Read = func(id backup.PackID) bool { return damaged[id] }
 	again, err := check.Run(ctx, c)
 	s.Report = &again
-	return n, err
+	return err
+}
+
+// endGroups deletes the parity of groups that cannot restore what they have lost, once that is
+// dropped: their descriptions are not those of their members any more.
+func (o *Options) endGroups(ctx context.Context, s *Summary) error {
+	with := o.Prune
+	with.Index, with.Store = o.Index, o.Store
+	err := prune.EndGroups(ctx, with, s.useless)
+	if errors.Is(err, fs.ErrPermission) {
+		err = nil // the next prune deletes the objects
+	}
+	if s.EndedGroups = len(s.useless); err != nil || s.EndedGroups == 0 {
+		return err
+	}
+	return o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("parity of %d groups had lost too much, and was deleted", s.EndedGroups))
 }
 
 // lostPack returns what is lost of a pack. It is false if that is not known.

@@ -53,7 +53,7 @@ func Lockable(name string) bool {
 			return !strings.HasPrefix(rest, backup.SnapshotID{}.String())
 		}
 	}
-	return name == ConfigName || strings.HasPrefix(name, CatalogPrefix) || strings.HasPrefix(name, KeysPrefix)
+	return name == ConfigName || strings.HasPrefix(name, CatalogPrefix) || strings.HasPrefix(name, ParityPrefix) || strings.HasPrefix(name, KeysPrefix)
 }
 
 // A LockedError reports the objects that a Delete has left because they are locked.

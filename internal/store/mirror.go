@@ -21,7 +21,7 @@ const (
 
 // MirroredPrefixes are the beginnings of the names of all objects that belong to a repository,
 // beside ConfigName, in the order in which a mirror writes them: what refers to others comes later.
-var MirroredPrefixes = []string{PacksPrefix, KeysPrefix, SegmentsPrefix, CatalogPrefix, CommitsPrefix, IndexPrefix}
+var MirroredPrefixes = []string{PacksPrefix, ParityPrefix, KeysPrefix, SegmentsPrefix, CatalogPrefix, CommitsPrefix, IndexPrefix}
 
 // GoneName is the name of the note that an object of a mirror was found to be gone from the store
 // that it mirrors, at a time in whole seconds.

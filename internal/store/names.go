@@ -22,6 +22,7 @@ const (
 	CatalogPrefix  = "catalog/"
 	IndexPrefix    = "index/"
 	KeysPrefix     = "keys/"
+	ParityPrefix   = "parity/"
 
 	RecipientsPrefix = KeysPrefix + "recipients-"
 	WrapsPrefix      = KeysPrefix + "wraps-"
@@ -134,6 +135,19 @@ func ParseWrapsName(name string) (rotation int64, first [16]byte, ok bool) {
 	}
 	_, err = hex.Decode(first[:], []byte(id))
 	return rotation, first, err == nil && rotation > 0 && name == WrapsName(rotation, first)
+}
+
+// ParityName is the name of the parity object of a group that has the given number.
+func ParityName(group backup.PackID, number int) string {
+	return fmt.Sprintf("%s%s-%02d", ParityPrefix, group, number)
+}
+
+// ParseParityName is the inverse of ParityName.
+func ParseParityName(name string) (group backup.PackID, number int, ok bool) {
+	text, digits, _ := strings.Cut(strings.TrimPrefix(name, ParityPrefix), "-")
+	group, err := backup.ParsePackID(text)
+	number, wrong := strconv.Atoi(digits)
+	return group, number, err == nil && wrong == nil && number >= 0 && name == ParityName(group, number)
 }
 
 // MaxNameBytes is the length of the longest name. S3 allows 1,024 bytes; the rest is for the prefix

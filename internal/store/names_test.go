@@ -19,12 +19,13 @@ func TestNamesOfObjectsAreNames(t *testing.T) {
 		CatalogName(1), CatalogName(math.MaxInt64),
 		IndexName(1, 0), IndexName(math.MaxInt64, math.MaxInt32),
 		RecipientsName(1), RecipientsName(math.MaxInt64), WrapsName(1, [16]byte{}), WrapsName(math.MaxInt64, [16]byte{0xff}),
+		ParityName(backup.NewPackID(), 0),
 	} {
 		if err := CheckName(name); err != nil {
 			t.Error(err)
 		}
 	}
-	for _, prefix := range []string{"", PacksPrefix, SegmentsPrefix, CommitsPrefix, CatalogPrefix, IndexPrefix, KeysPrefix, "packs", "packs/a"} {
+	for _, prefix := range []string{"", PacksPrefix, SegmentsPrefix, CommitsPrefix, CatalogPrefix, IndexPrefix, KeysPrefix, ParityPrefix, "packs", "packs/a"} {
 		if err := CheckPrefix(prefix); err != nil {
 			t.Error(err)
 		}
@@ -48,6 +49,7 @@ func TestNamesNeverChange(t *testing.T) {
 		IndexName(0x1234, 5):             "index/0000000000001234-000005",
 		RecipientsName(0x1234):           "keys/recipients-0000000000001234",
 		WrapsName(0x1234, pack):          "keys/wraps-0000000000001234-" + p,
+		ParityName(pack, 3):              "parity/" + p + "-03",
 	} {
 		if got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -75,6 +77,20 @@ func TestNamesOfKeys(t *testing.T) {
 		}
 		if n, id, ok := ParseWrapsName(name); ok {
 			t.Errorf("%s is the part %d, %x", name, n, id)
+		}
+	}
+}
+
+func TestNamesOfParity(t *testing.T) {
+	id := backup.NewPackID()
+	for _, n := range []int{0, 9, 15} {
+		if group, got, ok := ParseParityName(ParityName(id, n)); group != id || got != n || !ok {
+			t.Errorf("%s is %d of %s, %v", ParityName(id, n), got, group, ok)
+		}
+	}
+	for _, name := range []string{"", ParityPrefix, ParityPrefix + id.String(), ParityName(id, 1) + "0", ParityPrefix + id.String() + "-1", ParityPrefix + id.String() + "--1", PacksPrefix + id.String() + "-01"} {
+		if group, n, ok := ParseParityName(name); ok {
+			t.Errorf("%q is %d of %s", name, n, group)
 		}
 	}
 }

@@ -113,6 +113,7 @@
 //	purge.go       removes a path from all snapshots of a shard
 //	purgepage.go   the same for one page
 //	purges.go      the jobs of purging
+//	parity.go      knows parity groups
 //	repair.go      notes what the store has lost
 //	scrub.go       notes what is proven of packs, and returns those that are due
 //	drills.go      the reports of drills

@@ -139,6 +139,7 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"Drills", testDrills},
 		{"Recognize", testRecognize},
 		{"NextSection", testNextSection},
+		{"Parity", testParity},
 		{"Comparing", testComparing},
 		{"Deletions", testDeletions},
 		{"AmendFenced", testAmendFenced},

@@ -44,6 +44,7 @@ type findingJSON struct {
 	Files     int64                 `json:"files"`
 	Affected  []affectedJSON        `json:"affected,omitempty"` // the first of them
 	More      int                   `json:"more_findings,omitempty"`
+	Parity    bool                  `json:"from_parity"` // bctl repair can put it back
 	Next      string                `json:"next,omitempty"`
 }
 
@@ -59,6 +60,7 @@ type checkedJSON struct {
 	PacksRead      int64   `json:"packs_read"`
 	BytesRead      int64   `json:"bytes_read"` // of the content of packs
 	JournalObjects int64   `json:"journal_objects"`
+	ParityObjects  int64   `json:"parity_objects"`
 	Findings       int     `json:"findings"`
 	Files          int64   `json:"files"` // affected
 	ElapsedSeconds float64 `json:"elapsed_seconds"`
@@ -77,11 +79,14 @@ func (c *checkCommand) report(level check.Level, r *check.Report) error {
 	}
 	elapsed := time.Since(c.started)
 	object := checkedJSON{
-		"check", level.String(), r.Shards, r.Snapshots, r.Versions, r.Chunks, r.Packs, r.PacksRead, r.ReadBytes, r.Journal, len(r.Findings), files, elapsed.Seconds(),
+		"check", level.String(), r.Shards, r.Snapshots, r.Versions, r.Chunks, r.Packs, r.PacksRead, r.ReadBytes, r.Journal, r.Parity, len(r.Findings), files, elapsed.Seconds(),
 	}
 	text := fmt.Sprintf("checked %s of %s: %s, %s", counted(r.Snapshots, "snapshot"), counted(r.Shards, "shard"), counted(r.Versions, "page"), counted(r.Chunks, "chunk"))
 	if level >= check.Objects {
 		text += ", " + counted(r.Packs, "pack") + ", " + counted(r.Journal, "other object")
+		if r.Parity > 0 {
+			text += ", " + counted(r.Parity, "parity object")
+		}
 	}
 	if level >= check.Content {
 		text += fmt.Sprintf("; read the content of %s (%s)", counted(r.PacksRead, "pack"), size(r.ReadBytes))
@@ -123,6 +128,8 @@ func (c *checkCommand) next(f *check.Finding) string {
 		return "restore the database from its last good dump"
 	}
 	switch {
+	case f.Kind == check.Parity && f.Object == "":
+		return "bctl prune --parity off, and then bctl prune with --parity as before"
 	case c.repairs == "" && f.Kind == check.Chunks:
 		return "back up. " + lostForGood
 	case c.repairs == "":
@@ -140,7 +147,7 @@ func (c *checkCommand) finding(f *check.Finding) error {
 	if c.app.json {
 		o := findingJSON{
 			Type: "finding", Kind: string(f.Kind), Object: f.Object, Text: f.Text, Filer: f.Filer, Shard: f.Shard, Path: f.Path, Raw: rawBase64(f.Path),
-			First: f.First, Last: f.Last, Lost: f.Lost, Elsewhere: f.Elsewhere, Files: f.Files, More: f.More, Next: c.next(f),
+			First: f.First, Last: f.Last, Lost: f.Lost, Elsewhere: f.Elsewhere, Files: f.Files, More: f.More, Parity: f.FromParity, Next: c.next(f),
 		}
 		for i := range f.Affected {
 			a := newAffectedJSON(f, &f.Affected[i])
@@ -185,6 +192,12 @@ func (c *checkCommand) findingText(f *check.Finding) string {
 		if more := f.Files - int64(len(f.Affected)); more > 0 {
 			fmt.Fprintf(&b, "    and %s (--json lists all)\n", counted(more, "more file"))
 		}
+	}
+	switch {
+	case f.Kind == check.Parity:
+		b.WriteString("  no file is affected, but objects of its group are not protected\n")
+	case f.FromParity:
+		b.WriteString("  parity has it: bctl repair puts it back, byte for byte\n")
 	}
 	if next := c.next(f); next != "" {
 		fmt.Fprintf(&b, "  next: %s\n", next)

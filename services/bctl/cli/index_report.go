@@ -74,6 +74,7 @@ type indexJSON struct {
 	Packs     int            `json:"packs"`     // that were added
 	Pages     int64          `json:"pages"`     // likewise
 	Gone      int            `json:"gone"`      // packs that were removed
+	PutBack   int            `json:"put_back"`  // packs that were missing, and that parity had
 	Settings  *string        `json:"settings"`  // time of the catalog; null if there is none
 	Missing   []string       `json:"missing"`   // snapshots
 	Forgotten []string       `json:"forgotten"`
@@ -93,7 +94,7 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 		return err
 	}
 	j := indexJSON{
-		Snapshots: len(found), Added: result.Snapshots, Packs: result.Packs, Pages: result.Pages, Gone: result.Gone, Settings: jsonTime(result.Catalog),
+		Snapshots: len(found), Added: result.Snapshots, Packs: result.Packs, Pages: result.Pages, Gone: result.Gone, PutBack: result.PutBack, Settings: jsonTime(result.Catalog),
 		Missing: []string{}, Forgotten: []string{}, Damaged: []indexDamaged{},
 	}
 	for n := range result.Lost {
@@ -122,6 +123,9 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 		err = a.print(j)
 	} else {
 		_, err = fmt.Fprintf(a.out, "the index has %s; %s and %s were added\n", counted(len(found), "snapshot"), counted(result.Snapshots, "snapshot"), counted(result.Packs, "pack"))
+		if err == nil && result.PutBack > 0 {
+			_, err = fmt.Fprintf(a.out, "put back %s from parity\n", counted(result.PutBack, "pack"))
+		}
 	}
 	if err == nil && len(result.Lost)+len(result.Damaged)+len(result.Holds) > 0 {
 		err = errIncomplete

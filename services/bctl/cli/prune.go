@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/parity"
 	"github.com/bctl/bctl/internal/process"
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/store"
@@ -29,6 +31,7 @@ type pruneCommand struct {
 	maxMemory int64 // 0: the default
 	maxUnused float64
 	sweep     bool
+	parity    string // empty: as of the setting
 }
 
 func newPrune(a *app) *cobra.Command {
@@ -48,6 +51,13 @@ With --sweep, it also lists the whole store, and deletes orphans: objects that
 killed backups have left. Objects of snapshots that the index does not know
 stay, because the index may be older than the store.
 
+With --parity 20+2, objects of packs get parity objects: any two of a group that
+are lost or damaged come back with bctl repair, for 10% more space. Groups have
+20 objects of about one size, or a few more; objects wait until there are
+enough. Later prunes keep parity also without the flag: before a pack is
+deleted, the others of its group get a new one. With --parity off, parity
+objects are deleted. The setting pruner.parity is the default.
+
 An interrupted prune resumes when you run it again. While another prune is
 running, the exit status is 11. In a fleet, the status is also 11 for a minute
 after a prune was killed.
@@ -59,12 +69,19 @@ the limits.`,
   bctl prune
   bctl prune --max-unused 0%
   bctl prune --sweep
+  bctl prune --parity 20+2
   bctl prune --max-memory 64MiB --json`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
 	}
 	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only print what would be deleted")
 	cmd.Flags().BoolVar(&c.sweep, "sweep", false, "also look for orphans in the whole store, and delete them")
+	cmd.Flags().Var(&parsed[string]{&c.parity, "", "string", func(text string) (string, error) {
+		if _, _, err := parity.ParseSetting(text); err != nil || text == "" {
+			return "", wrongValue("is not MEMBERS+PARITY (20+2), or off")
+		}
+		return text, nil
+	}}, "parity", "make parity: `LAYOUT` is MEMBERS+PARITY, such as 20+2, or off")
 	memoryFlag(cmd.Flags(), &c.maxMemory)
 	unusedFlag(cmd.Flags(), &c.maxUnused)
 	return cmd
@@ -155,6 +172,10 @@ func (c *pruneCommand) prune(ctx context.Context, r *repository) error {
 		By:     operator(),
 		Holder: holder(),
 	}
+	var err error
+	if o.Parity, o.NoParity, err = parity.ParseSetting(cmp.Or(c.parity, a.cfg.Pruner.Parity)); err != nil {
+		return wrongSetting(fmt.Errorf("pruner.parity: %w", err))
+	}
 	o.BeforeDelete = func(ctx context.Context) error { return prune.AwaitRecorded(ctx, r.index) } // of a fleet
 	o.BeforeRemove = o.BeforeDelete
 	run := func(o prune.Options) (prune.Summary, error) { return prune.Run(ctx, o) }
@@ -235,6 +256,12 @@ type prunedJSON struct {
 	Locked           int     `json:"locked"`       // packs and records that nothing needs, and that stay until their locks end
 	LockedBytes      int64   `json:"locked_bytes"` // of these packs
 	Extended         int     `json:"extended_locks"`
+	ParityGroups     int     `json:"parity_groups"` // that were made
+	ParityBytes      int64   `json:"parity_bytes"`  // of their parity objects
+	ParityEnded      int     `json:"parity_groups_ended"`
+	ParityFreed      int64   `json:"parity_freed_bytes"`
+	ParityHeld       int     `json:"parity_held_packs"` // that nothing needs, and that damaged groups need
+	ParityWaiting    int     `json:"parity_waiting"`    // objects that have no group yet
 	ElapsedSeconds   float64 `json:"elapsed_seconds"`
 
 	Requests requestsJSON `json:"requests"`
@@ -268,7 +295,8 @@ func (c *pruneCommand) report(r *prune.Summary, elapsed time.Duration) error {
 		}
 		return c.app.print(prunedJSON{
 			"prune", c.dryRun, r.Packs, r.Bytes, r.Chunks, r.Thinned, r.Freed, r.Copied, r.Versions, r.Snapshots, r.KeptPacks, r.KeptBytes, r.Unused,
-			r.Locked, r.LockedBytes, r.Extended, elapsed.Seconds(),
+			r.Locked, r.LockedBytes, r.Extended,
+			r.Parity.Groups, r.Parity.Bytes, r.Parity.Ended, r.Parity.Freed, r.Parity.Held, r.Parity.Waiting, elapsed.Seconds(),
 			requestsJSON(r.Requests), sweep,
 		})
 	}
@@ -299,11 +327,26 @@ func (c *pruneCommand) report(r *prune.Summary, elapsed time.Duration) error {
 	if r.Extended > 0 {
 		text += fmt.Sprintf("\nextended %s", counted(r.Extended, "lock"))
 	}
+	text += parityText(&r.Parity)
 	if c.sweep {
 		text += "\n" + c.swept(r.Swept)
 	}
 	_, err := fmt.Fprintln(c.app.out, text)
 	return err
+}
+
+// parityText describes what was done to parity; empty: nothing.
+func parityText(m *prune.ParityMade) (text string) {
+	if m.Groups+m.Ended > 0 {
+		text += fmt.Sprintf("\nparity: made %s (%s), deleted %s (%s)", counted(m.Groups, "group"), size(m.Bytes), counted(m.Ended, "group"), size(m.Freed))
+	}
+	if m.Waiting > 0 {
+		text += fmt.Sprintf("\nparity: %s (%s) wait until there are enough of about one size for a group", counted(m.Waiting, "object"), size(m.WaitingBytes))
+	}
+	if m.Held > 0 {
+		text += fmt.Sprintf("\nparity: %s that nothing needs stay, because damaged objects of their groups can only be restored with them: run bctl repair", counted(m.Held, "pack"))
+	}
+	return text
 }
 
 // swept describes what a sweep has seen, in one line.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,20 +24,22 @@ import (
 
 type repairCommand struct {
 	checkCommand
-	yes  bool
-	in   *bufio.Reader
-	asks bool // stdin and stderr are a terminal
+	yes        bool
+	fromParity bool
+	in         *bufio.Reader
+	asks       bool // stdin and stderr are a terminal
 }
 
 func newRepair(a *app) *cobra.Command {
 	c := &repairCommand{checkCommand: checkCommand{app: a}}
 	cmd := &cobra.Command{
 		Use:   "repair",
-		Short: "Drop what the store has lost, so that backups store it again",
+		Short: "Put back what the store has lost, or have it stored again",
 		Long: `Checks the repository as bctl check does, and then repairs what it has found:
 
-  With --mirror or mirror.url, lost and damaged objects are put back from the
-  mirror, byte for byte, if they are whole there.
+  Damaged objects that parity has (bctl prune --parity), and then those that the
+  mirror has (--mirror, mirror.url), are put back, byte for byte, before
+  anything is dropped.
 
   Content that the store has lost, and that another pack has, is taken from
   there. All other lost content is dropped from the index. The next backup reads
@@ -56,15 +59,24 @@ repaired: restore a copy of the index, as bctl check says.
 --dry-run only lists the damage. Backups and restores continue meanwhile. If a
 large share of what is stored would be dropped, the brake stops the command
 (bctl brake): see first whether the store is complete. In a fleet with roles,
-the command needs the configuration of the admin.`,
+the command needs the configuration of the admin.
+
+--from-parity only puts back what parity has. It needs no identity and drops
+nothing. It looks for objects of parity groups that are missing or have another
+length; with --read-data it reads all of them. In a fleet with roles, it needs
+the configuration of the pruner, who alone may write and delete packs.`,
 		Example: `  bctl repair --dry-run
   bctl repair
   bctl repair --read-data --yes
-  bctl repair --mirror /mnt/second/bctl`,
+  bctl repair --mirror /mnt/second/bctl
+  bctl repair --from-parity`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in := cmd.InOrStdin()
 			file, is := in.(*os.File)
+			if c.fromParity {
+				return c.runFromParity(cmd.Context())
+			}
 			c.in, c.asks = bufio.NewReader(in), is && tty.Is(file) && a.term.isTerminal
 			if !c.dryRun && !c.yes && !c.asks {
 				return usage("repair changes the index and the store: look with --dry-run, and then give --yes")
@@ -74,6 +86,7 @@ the command needs the configuration of the admin.`,
 	}
 	c.flags(cmd.Flags())
 	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only list what is damaged")
+	cmd.Flags().BoolVar(&c.fromParity, "from-parity", false, "only put back what parity has")
 	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask")
 	_ = cmd.RegisterFlagCompletionFunc("level", cobra.FixedCompletions([]string{"index", "objects", "tables", "content"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -122,9 +135,9 @@ func (c *repairCommand) agree() error {
 	if c.yes {
 		return nil
 	}
-	question := "Drop from the index what is lost? [y/N] "
+	question := "Put back what parity has, and drop from the index what is then still lost? [y/N] "
 	if c.app.cfg.Mirror.URL != "" {
-		question = "Put back what the mirror has, and drop from the index what is then still lost? [y/N] "
+		question = "Put back what parity and the mirror have, and drop from the index what is then still lost? [y/N] "
 	}
 	if !c.app.confirmed(c.in, question) {
 		return errors.New("nothing was repaired")
@@ -202,36 +215,56 @@ func (c *repairCommand) conclude(s *repair.Summary) error {
 		files += f.Files
 	}
 	object := struct {
-		Type           string  `json:"type"`     // repair
-		PutBack        int     `json:"put_back"` // objects, from the mirror
-		Packs          int     `json:"packs"`
+		Type           string  `json:"type"`        // repair
+		FromParity     int     `json:"from_parity"` // objects that were put back
+		ParityBytes    int64   `json:"from_parity_bytes"`
+		FromMirror     int     `json:"from_mirror"`
+		Packs          int     `json:"packs"` // that were dropped
 		Partial        int     `json:"partial_packs"`
 		Bytes          int64   `json:"bytes"` // of these packs
 		Pages          int     `json:"pages"` // whose files are read again
 		Journal        int     `json:"journal_objects"`
-		Files          int64   `json:"files"` // that stay damaged until they are stored again
-		Left           int     `json:"left"`  // findings that are not repaired
+		Files          int64   `json:"files"`               // that stay damaged until they are stored again
+		EndedGroups    int     `json:"parity_groups_ended"` // that had lost too much
+		Left           int     `json:"left"`                // findings that are not repaired
 		ElapsedSeconds float64 `json:"elapsed_seconds"`
-	}{"repair", s.PutBack, s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal, files, s.Left, time.Since(c.started).Seconds()}
-	text := fmt.Sprintf("dropped %s", counted(s.Packs, "lost pack"))
-	if s.Partial > 0 {
-		text += fmt.Sprintf(" and parts of %s", counted(s.Partial, "pack"))
+	}{
+		"repair", s.FromParity, s.FromParityBytes, s.FromMirror, s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal, files, s.EndedGroups, s.Left, time.Since(c.started).Seconds(),
 	}
-	if s.Journal > 0 {
-		text += fmt.Sprintf("; %s of the journal are written again", counted(s.Journal, "object"))
+	if err := c.app.result(object, "%s", repairedText(s, files)); err != nil || s.Left == 0 {
+		return err
 	}
-	text += "\n"
-	if s.PutBack > 0 {
-		text = fmt.Sprintf("put back %s from the mirror; ", counted(s.PutBack, "object")) + text
+	return fmt.Errorf("%s cannot be repaired: do what is written there", counted(s.Left, "finding"))
+}
+
+// repairedText describes what was repaired.
+func repairedText(s *repair.Summary, files int64) string {
+	var parts []string
+	part := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	if s.FromParity > 0 {
+		part("put back %s from parity (%s)", counted(s.FromParity, "object"), size(s.FromParityBytes))
+	}
+	if s.FromMirror > 0 {
+		part("put back %s from the mirror", counted(s.FromMirror, "object"))
 	}
 	switch {
-	case files > 0 && s.PutBack > 0:
+	case s.Partial > 0:
+		part("dropped %s and parts of %s", counted(s.Packs, "lost pack"), counted(s.Partial, "pack"))
+	case s.Packs > 0 || len(parts) == 0:
+		part("dropped %s", counted(s.Packs, "lost pack"))
+	}
+	if s.Journal > 0 {
+		part("%s of the journal are written again", counted(s.Journal, "object"))
+	}
+	text := strings.Join(parts, "; ") + "\n"
+	if s.EndedGroups > 0 {
+		text += fmt.Sprintf("deleted the parity of %s that had lost too much: bctl prune --parity makes it again\n", counted(s.EndedGroups, "group"))
+	}
+	switch {
+	case files > 0 && s.FromParity+s.FromMirror > 0:
 		text += fmt.Sprintf("damaged until backups have stored them again: %s; back up, and run bctl check, which lists them\n", counted(files, "file"))
 	case files > 0:
 		text += fmt.Sprintf("damaged until backups have stored them again: %s, as listed above; back up, and run bctl check\n", counted(files, "file"))
 	}
-	if err := c.app.result(object, "%s", text); err != nil || s.Left == 0 {
-		return err
-	}
-	return fmt.Errorf("%s cannot be repaired: do what is written there", counted(s.Left, "finding"))
+	return text
 }

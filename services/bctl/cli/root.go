@@ -53,7 +53,8 @@
 //	init.go, ask.go, key.go, key_ls.go, key_change.go, key_rotate.go, key_verify.go, key_paper.go,
 //	key_split.go, migrate.go, index.go, index_rebuild.go, index_report.go, deploy.go,
 //	deploy_rotate.go, doctor.go, check.go, check_report.go, scrub.go, drill.go, drill_ls.go,
-//	repair.go, mirror.go, mirror_check.go, mirror_back.go, repair_mirror.go, service.go
+//	repair.go, repair_parity.go, repair_mirror.go, mirror.go, mirror_check.go, mirror_back.go,
+//	service.go
 package cli
 
 import (
@@ -73,6 +74,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/parity"
 	"github.com/bctl/bctl/internal/process"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/telemetry"
@@ -274,6 +276,9 @@ func (a *app) configure(cmd *cobra.Command) error {
 	}
 	if _, err := store.ParseLockMode(a.cfg.Mirror.ObjectLock); err != nil {
 		return wrongSetting(fmt.Errorf("mirror.object_lock: %w", err))
+	}
+	if _, _, err := parity.ParseSetting(a.cfg.Pruner.Parity); err != nil {
+		return wrongSetting(fmt.Errorf("pruner.parity: %w", err))
 	}
 	a.log, err = telemetry.NewLogger(a.term, a.term.isTerminal, a.cfg.Log.Level, a.logFormat())
 	return wrongSetting(err)

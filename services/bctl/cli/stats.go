@@ -24,6 +24,8 @@ func newStats(a *app) *cobra.Command {
   needed      the size of the content that snapshots need
   unused      the rest: what the next prune frees, and what it leaves, because
               it is less than 10% and in packs of which a part is needed
+  parity      parity objects, how much of what is stored has parity, and what
+              has none yet
   locked      objects that nothing needs, and that stay until their locks end
   stopped     what would be freed by deletions that the brake has stopped
   waiting     since when condemned packs wait for their deletion, and since
@@ -60,6 +62,7 @@ type space struct {
 	rowsSince time.Time // since when the oldest row of a deleted pack waits
 
 	scrub                            index.Scrub
+	parity                           prune.ParityReport
 	purges                           []index.PurgeState
 	last                             *index.Prune // nil: never
 	lastDay, last30Days, last400Days int64        // freed by prunes
@@ -79,6 +82,9 @@ func (a *app) stats(ctx context.Context, i index.Index) error {
 	}
 	var err error
 	if s.Summary, err = a.frees(ctx, i, nil); err != nil {
+		return err
+	}
+	if s.parity, err = prune.ReadParity(ctx, i); err != nil {
 		return err
 	}
 	if s.purges, err = pendingPurges(ctx, i); err != nil {
@@ -169,6 +175,10 @@ func (s *space) rows(row rowFunc) {
 	} else {
 		row("unused", "%s (%s); the next prune frees %s", size(unused), percent(unused, stored), size(s.Bytes+s.Freed))
 	}
+	if p := &s.parity; p.Groups > 0 {
+		row("parity", "%s in %s (%s of the %s that have it); %s (%s) have none", size(p.Bytes), counted(p.Groups, "group"), percent(p.Bytes, p.ObjectBytes),
+			size(p.ObjectBytes), counted(p.Without, "object"), size(p.WithoutBytes))
+	}
 	if s.Locked > 0 {
 		row("locked", "%s of what nothing needs, with %s of packs, until their locks end", counted(s.Locked, "object"), size(s.LockedBytes))
 	}
@@ -221,7 +231,13 @@ type statsJSON struct {
 	RowsSince          *string            `json:"rows_since"`     // when the oldest pack was deleted whose row waits for running snapshots
 	Locked             int                `json:"locked"`         // objects that nothing needs, and that stay until their locks end
 	LockedBytes        int64              `json:"locked_bytes"`   // of the packs among them
-	Purges             []pendingPurgeJSON `json:"purges"`         // that are not complete
+	ParityGroups       int                `json:"parity_groups"`
+	ParityBytes        int64              `json:"parity_bytes"`         // of their parity objects
+	ParityObjects      int                `json:"parity_objects"`       // that have parity
+	ParityObjectBytes  int64              `json:"parity_object_bytes"`  // of these
+	WithoutParity      int                `json:"without_parity"`       // objects that have none
+	WithoutParityBytes int64              `json:"without_parity_bytes"` // of these
+	Purges             []pendingPurgeJSON `json:"purges"`               // that are not complete
 	FreedBytes         freedBytesJSON     `json:"freed_bytes"`
 	LastPrune          *lastPruneJSON     `json:"last_prune"` // null: never
 	Scrub              scrubJSON          `json:"scrub"`
@@ -248,7 +264,9 @@ func newStatsJSON(s *space) statsJSON {
 		Type: "stats", Shards: s.shards, Snapshots: s.snapshots, ForgottenSnapshots: s.forgotten, Packs: s.KeptPacks + s.Packs,
 		StoredBytes: s.stored(), UnusedBytes: s.unusedNow(), PrunableBytes: s.Deletable, StoppedBytes: s.stopped,
 		DeletingSince: jsonTime(s.condemned), RowsSince: jsonTime(s.rowsSince),
-		Locked: s.Locked, LockedBytes: s.LockedBytes, Purges: pendingPurgesJSON(s.purges),
+		Locked: s.Locked, LockedBytes: s.LockedBytes,
+		ParityGroups: s.parity.Groups, ParityBytes: s.parity.Bytes, ParityObjects: s.parity.Objects, ParityObjectBytes: s.parity.ObjectBytes,
+		WithoutParity: s.parity.Without, WithoutParityBytes: s.parity.WithoutBytes, Purges: pendingPurgesJSON(s.purges),
 		Scrub: newScrubJSON(&s.scrub), FreedBytes: freedBytesJSON{s.lastDay, s.last30Days, s.last400Days},
 	}
 	if p := s.last; p != nil {

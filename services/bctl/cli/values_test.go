@@ -34,7 +34,7 @@ func runHere(t *testing.T, env map[string]string, args ...string) (status int, s
 // decided without accessing what it names.
 var badSettings = map[string]string{
 	"repo": "~root/x", "worker_key": "~root/x", "committer_key": "~root/x", "identity": "~root/x",
-	"index.url": "gs://x", "store.url": "gs://x", "store.object_lock": "sideways", "log.level": "loud", "log.format": "xml",
+	"index.url": "gs://x", "store.url": "gs://x", "store.object_lock": "sideways", "pruner.parity": "20", "log.level": "loud", "log.format": "xml",
 	"index.password": "", "store.endpoint": "", "store.region": "", "store.access_key": "", "store.secret_key": "", "store.session_token": "",
 	"store.profile": "", "nats.url": "", "nats.user": "", "nats.password": "", "worker.name": "", "worker.site": "", "http.listen": "", "trace.url": "",
 	"mirror.url": "gs://x", "mirror.object_lock": "sideways", "mirror.keep_deleted": "", "mirror.endpoint": "", "mirror.region": "", "mirror.access_key": "",
@@ -89,7 +89,7 @@ func TestSettingsThatMakeNoSense(t *testing.T) {
 // exist.
 var badFlags = map[string]string{
 	"config": "~root/x", "progress": "maybe", "cpuprofile": "", "memprofile": "", "exectrace": "",
-	"exclude": "[", "include": "[", "exclude-file": "", "files-from": "", "stdin-filename": "a/b", "exclude-if-present": "a/b", "exclude-larger-than": "huge", "max-memory": "huge", "max-bytes": "huge", "max-requests": "many", "proven-within": "soon", "max-unused": "all", "level": "some", "read-data": "all", "price-per-gb-month": "cheap",
+	"exclude": "[", "include": "[", "exclude-file": "", "files-from": "", "stdin-filename": "a/b", "exclude-if-present": "a/b", "exclude-larger-than": "huge", "max-memory": "huge", "max-bytes": "huge", "max-requests": "many", "proven-within": "soon", "max-unused": "all", "parity": "20", "level": "some", "read-data": "all", "price-per-gb-month": "cheap",
 	"filer": "", "shard": "", "tag": "", "label": "nolabel", "recipient": "foo", "source": "", "target": "", "committer": "", "pruner": "",
 	"since": "yesterday", "state": "odd", "limit": "-1", "latest": "-1", "path": "", "overwrite": "sometimes", "concurrency": "-1",
 	"compare": "taste", "site": "", "walk-tasks": "-1", "read-batches": "-1", "read-rate": "fast", "snapshots": "[",

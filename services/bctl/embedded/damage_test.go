@@ -438,7 +438,7 @@ func (w *damageWorld) nextBackup() string {
 	case s.State != backup.Committed:
 		return "fails"
 	}
-	w.snapshots, w.want = append(w.snapshots[:before:before], s), append(w.want[:before:before], w.want[2])
+	w.snapshots, w.want = append(w.snapshots[:before:before], s), append(w.want[:before:before], w.want[before-1])
 	return "succeeds"
 }
 
@@ -470,8 +470,8 @@ func (c *damageCase) run(t *testing.T, world *damageWorld) (o outcome) {
 		return o
 	}
 	after := w.restored()
-	if len(after[w.snapshots[3].Number]) > 0 && !strings.HasPrefix(c.object, "index:") {
-		t.Errorf("the backup after the repair has not healed %q", slices.Sorted(maps.Keys(after[w.snapshots[3].Number])))
+	if len(after[w.snapshots[len(w.snapshots)-1].Number]) > 0 && !strings.HasPrefix(c.object, "index:") {
+		t.Errorf("the backup after the repair has not healed %q", slices.Sorted(maps.Keys(after[w.snapshots[len(w.snapshots)-1].Number])))
 	}
 	o.lostAfter = countLost(after)
 	return o
@@ -487,6 +487,8 @@ func (w *damageWorld) repaired(report *check.Report) string {
 		return "fails: " + strings.SplitN(err.Error(), ": ", 2)[0]
 	case s.Left > 0:
 		return "nothing: rebuild the index"
+	case s.FromParity > 0 && s.Packs+s.Partial == 0:
+		return "puts it back from parity"
 	case s.Packs > 0:
 		return "drops the pack"
 	case s.Partial > 0:
@@ -542,6 +544,7 @@ func TestDamage(t *testing.T) {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", c.object, c.damage, found, o.lost, o.backup, cmp.Or(o.repaired, "nothing to do"), o.lostAfter)
 		})
 	}
+	writeParityDamage(t, &b)
 	path := filepath.Join("..", "..", "..", "docs", "damage.md")
 	if *update {
 		world.must(os.WriteFile(path, []byte(b.String()), 0o600))

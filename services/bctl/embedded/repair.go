@@ -8,6 +8,7 @@ import (
 	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/repair"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/committer/commit"
@@ -31,6 +32,17 @@ func Repair(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, lock
 		return s, err
 	}
 	return s, copied(ctx)
+}
+
+// PutBack is prune.PutBack for a repository on one machine.
+func PutBack(ctx context.Context, idx *sqliteindex.Index, lockDir string, o prune.Options, damaged []string) (prune.PutBackObjects, error) {
+	unlock, err := lockPrune(ctx, idx, lockDir)
+	if err != nil {
+		return prune.PutBackObjects{}, err
+	}
+	defer unlock()
+	o.Index = idx
+	return prune.PutBack(ctx, o, damaged)
 }
 
 // A journalRepair writes damaged objects of the journal again.

@@ -9,6 +9,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/parity"
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/store/ratestore"
 	"github.com/bctl/bctl/services/bctl/open"
@@ -26,6 +27,10 @@ func Pruner(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer s.close()
+	layout, none, err := parity.ParseSetting(c.Pruner.Parity)
+	if err != nil {
+		return fmt.Errorf("pruner.parity: %w", err)
+	}
 	s.waits.end()
 	s.dependOnAll(nil)
 	s.log.Info("pruner started", "store", s.store.String())
@@ -33,7 +38,7 @@ func Pruner(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	defer announcing()
 	limited := ratestore.New(s.store, c.Pruner.RequestsPerSecond, c.Pruner.BytesPerSecond)
 	sweep.New(s.leads(), limited, sweep.Options{
-		Worker: workerName(c), Interval: c.Pruner.Interval, MaxMemory: c.Pruner.MaxMemory, MaxUnused: c.Pruner.MaxUnused, ObjectLock: c.ObjectLock(),
+		Worker: workerName(c), Interval: c.Pruner.Interval, MaxMemory: c.Pruner.MaxMemory, MaxUnused: c.Pruner.MaxUnused, ObjectLock: c.ObjectLock(), Parity: layout, NoParity: none,
 		Log: s.log, Metrics: s.metrics.Pruner(), Health: s.health, Clock: s.clock, Current: s.current,
 		BeforeDelete: func(ctx context.Context) error { return prune.AwaitRecorded(ctx, s.idx) },
 	}).Run(ctx)

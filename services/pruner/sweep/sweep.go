@@ -21,6 +21,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/loop"
+	"github.com/bctl/bctl/internal/parity"
 	"github.com/bctl/bctl/internal/process/clock"
 	"github.com/bctl/bctl/internal/process/current"
 	"github.com/bctl/bctl/internal/process/health"
@@ -53,6 +54,8 @@ type Options struct {
 	MaxUnused int           // percent of the stored bytes that may stay unused
 	// ObjectLock: objects are locked in the store (package prune).
 	ObjectLock bool
+	Parity     parity.Layout // as of prune.Options
+	NoParity   bool
 	Poll       time.Duration // interval between two calls of Look; 0: 30 s, or Interval if that is shorter
 	Log        *slog.Logger
 
@@ -234,7 +237,7 @@ func (s *Sweeper) measureStopped(ctx context.Context) error {
 func (s *Sweeper) options() prune.Options {
 	return prune.Options{
 		Index: s.index, Store: s.store, Holder: s.holder, Log: s.opts.Log, MemoryBytes: int64(s.opts.MaxMemory) << 20, MaxUnused: float64(s.opts.MaxUnused) / 100,
-		ObjectLock: s.opts.ObjectLock, BeforeDelete: s.opts.BeforeDelete, BeforeRemove: s.opts.BeforeDelete,
+		ObjectLock: s.opts.ObjectLock, Parity: s.opts.Parity, NoParity: s.opts.NoParity, BeforeDelete: s.opts.BeforeDelete, BeforeRemove: s.opts.BeforeDelete,
 		Progress: func(step string) {
 			s.beat.Moved()
 			s.opts.Log.Debug("pruning", "step", step)

@@ -1,0 +1,282 @@
+package prune
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/parity"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// PutBackObjects are the objects that PutBack has restored from parity.
+type PutBackObjects struct {
+	Names map[string]bool
+	Bytes int64
+	// Left are those of the damaged objects that parity does not bring back, with the reasons.
+	// Those that are in no group are not among them.
+	Left map[string]error
+	// Useless are groups of which more is lost than they can restore.
+	Useless []backup.PackID
+}
+
+// PutBack computes damaged objects of packs and of parity from the rest of their groups, and puts
+// them back, byte for byte. Objects that it finds to be damaged, too, are put back with them. A
+// damaged object is deleted only when its bytes are there to replace it; a sound one is never
+// touched. It needs no key. It fails with ErrBusy while another process prunes.
+func PutBack(ctx context.Context, o Options, damaged []string) (PutBackObjects, error) {
+	p := &puttingBack{pass: &pass{Options: o}, PutBackObjects: PutBackObjects{Names: map[string]bool{}, Left: map[string]error{}}}
+	if len(damaged) == 0 {
+		return p.PutBackObjects, nil
+	}
+	err := p.lead(ctx, func(ctx context.Context) error { return p.run(ctx, damaged) })
+	return p.PutBackObjects, err
+}
+
+// EndGroups ends parity groups that can restore nothing, and deletes their parity objects. Their
+// members wait for new groups.
+func EndGroups(ctx context.Context, o Options, groups []backup.PackID) error {
+	if len(groups) == 0 {
+		return nil
+	}
+	t := &tending{pass: &pass{Options: o}, stuck: map[backup.PackID]bool{}}
+	return t.lead(ctx, func(ctx context.Context) error {
+		if err := t.load(ctx); err != nil {
+			return err
+		}
+		return t.end(ctx, nil, slices.DeleteFunc(slices.Clone(groups), func(id backup.PackID) bool { return t.groups[id] == nil }))
+	})
+}
+
+type puttingBack struct {
+	*pass
+	PutBackObjects
+}
+
+func (p *puttingBack) run(ctx context.Context, damaged []string) error {
+	groups, err := validGroups(ctx, p.Index)
+	if err != nil {
+		return err
+	}
+	going, err := goingObjects(ctx, p.Index)
+	if err != nil {
+		return err
+	}
+	for i := range groups {
+		g := &groups[i]
+		bad := map[string]bool{}
+		for _, name := range g.Names() {
+			if slices.Contains(damaged, name) && !p.Names[name] {
+				bad[name] = true
+			}
+		}
+		if len(bad) == 0 {
+			continue
+		}
+		p.step(fmt.Sprintf("restoring %d objects from parity", len(bad)))
+		restored, err := g.Restore(ctx, p.Store, bad)
+		switch {
+		case errors.Is(err, backup.ErrCorrupt):
+			for name := range bad {
+				p.Left[name] = err
+			}
+			p.Useless = append(p.Useless, g.ID)
+			continue
+		case err != nil:
+			return err
+		}
+		for name, data := range restored {
+			if err := p.put(ctx, g, going, name, data); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// put replaces an object. Members that are about to be deleted stay as they are.
+func (p *puttingBack) put(ctx context.Context, g *parity.Group, going map[string]bool, name string, data []byte) error {
+	if going[name] {
+		p.Left[name] = fmt.Errorf("nothing needs it: %w", backup.ErrNotFound)
+		return nil
+	}
+	switch err := g.Check(ctx, p.Store, name); {
+	case err == nil: // it is as it was when the group was made
+		p.Left[name] = fmt.Errorf("it was damaged before its parity was made: %w", backup.ErrCorrupt)
+		return nil
+	case !errors.Is(err, backup.ErrCorrupt) && !errors.Is(err, backup.ErrNotFound):
+		return err
+	case errors.Is(err, backup.ErrCorrupt):
+		if err := p.Store.Delete(ctx, name); err != nil {
+			return refused(name, err)
+		}
+	}
+	if err := p.Store.Put(ctx, name, data); err != nil {
+		return refused(name, err)
+	}
+	if err := g.Check(ctx, p.Store, name); err != nil {
+		return fmt.Errorf("%s was put back, and is damaged again: %w", name, err)
+	}
+	p.Log.Info("restored from parity", "object", name, "bytes", len(data))
+	delete(p.Left, name)
+	p.Names[name] = true
+	p.Bytes += int64(len(data))
+	return nil
+}
+
+// refused says what to do if the store does not let an object be replaced.
+func refused(name string, err error) error {
+	if _, locked := errors.AsType[*store.LockedError](err); locked {
+		return fmt.Errorf("%s is damaged, and locked; parity has it. As an administrator of the store, delete the damaged version, and run this command again: %w", name, err)
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("the store does not let this configuration put back %s; parity has it. Run bctl repair --from-parity with the configuration of the pruner first: %w", name, err)
+	}
+	return err
+}
+
+// validGroups returns the parity groups that the index has, without those whose rows are damaged.
+func validGroups(ctx context.Context, idx index.Parity) (groups []parity.Group, err error) {
+	for row, err := range idx.ParityGroups(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		if g, _, err := parity.Parse(row.Description); row.State == index.ParityValid && err == nil && g.ID == row.ID {
+			groups = append(groups, g)
+		}
+	}
+	return groups, nil
+}
+
+// goingObjects returns the names of the objects of packs that are about to be deleted.
+func goingObjects(ctx context.Context, idx index.Pruning) (map[string]bool, error) {
+	kept, going := map[string]bool{}, map[string]bool{}
+	for k, err := range idx.Packs(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		name := store.PackName(k.Snapshot, k.Object)
+		if k.Deleting || k.Gone {
+			going[name] = true
+		} else {
+			kept[name] = true
+		}
+	}
+	for name := range kept {
+		delete(going, name)
+	}
+	return going, nil
+}
+
+// FindInGroups returns the objects of parity groups that are missing or have another length, and,
+// if read is set, those whose bytes have changed: then it reads all of them. It needs no key.
+func FindInGroups(ctx context.Context, o Options, read bool) (damaged []string, err error) {
+	groups, err := validGroups(ctx, o.Index)
+	if err != nil {
+		return nil, err
+	}
+	going, err := goingObjects(ctx, o.Index)
+	if err != nil {
+		return nil, err
+	}
+	sizes := map[string]int64{}
+	for i := range groups {
+		g := &groups[i]
+		for m := range g.Members {
+			if name := g.Members[m].Name(); !going[name] {
+				sizes[name] = g.Members[m].Bytes
+			}
+		}
+		for n := range g.Bodies {
+			sizes[g.Name(n)] = g.ObjectBytes()
+		}
+	}
+	sound := map[string]bool{}
+	for _, prefix := range []string{store.PacksPrefix, store.ParityPrefix} {
+		for at, err := range o.Store.List(ctx, prefix) {
+			if err != nil {
+				return nil, err
+			}
+			if size, is := sizes[at.Name]; is && size == at.SizeBytes {
+				sound[at.Name] = true
+			}
+		}
+	}
+	for i := range groups {
+		for _, name := range groups[i].Names() {
+			if _, is := sizes[name]; !is {
+				continue
+			}
+			var err error
+			if !sound[name] {
+				err = backup.ErrNotFound
+			} else if read {
+				if o.Progress != nil {
+					o.Progress(fmt.Sprintf("reading parity group %d of %d", i+1, len(groups)))
+				}
+				err = groups[i].Check(ctx, o.Store, name)
+			}
+			switch {
+			case errors.Is(err, backup.ErrNotFound), errors.Is(err, backup.ErrCorrupt):
+				damaged = append(damaged, name)
+			case err != nil:
+				return nil, err
+			}
+		}
+	}
+	return damaged, nil
+}
+
+// A ParityReport is how much of a repository has parity.
+type ParityReport struct {
+	Groups       int
+	Bytes        int64 // stored bytes of the parity objects
+	Objects      int   // that have parity, and are kept
+	ObjectBytes  int64
+	Without      int   // objects that have none, and are kept
+	WithoutBytes int64 // of their packs
+}
+
+// ReadParity returns how much of a repository has parity, as the index knows it.
+func ReadParity(ctx context.Context, idx Index) (r ParityReport, err error) {
+	sizes := map[index.StoredObject]int64{}
+	for k, err := range idx.Packs(ctx) {
+		if err != nil {
+			return r, err
+		}
+		if !k.Deleting && !k.Gone {
+			sizes[index.StoredObject{Snapshot: k.Snapshot, ID: k.Object}] += k.Bytes
+		}
+	}
+	for row, err := range idx.ParityGroups(ctx) {
+		if err != nil {
+			return r, err
+		}
+		r.Bytes += row.Bytes
+		if row.State != index.ParityValid {
+			continue
+		}
+		r.Groups++
+		g, _, err := parity.Parse(row.Description)
+		if err != nil {
+			continue // bctl check names it
+		}
+		for i := range g.Members {
+			o := index.StoredObject{Snapshot: g.Members[i].Snapshot, ID: g.Members[i].Object}
+			if _, is := sizes[o]; is {
+				delete(sizes, o)
+				r.Objects++
+				r.ObjectBytes += g.Members[i].Bytes
+			}
+		}
+	}
+	for _, bytes := range sizes {
+		r.Without++
+		r.WithoutBytes += bytes
+	}
+	return r, nil
+}

@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/services/bctl/embedded"
+)
+
+// putBackJSON is the result of repair --from-parity. The names are fixed.
+type putBackJSON struct {
+	Type           string   `json:"type"` // put_back
+	DryRun         bool     `json:"dry_run"`
+	Damaged        []string `json:"damaged"` // objects that were found to be damaged
+	PutBack        []string `json:"put_back"`
+	PutBackBytes   int64    `json:"put_back_bytes"`
+	Left           []string `json:"left"` // damaged objects that parity does not bring back
+	ElapsedSeconds float64  `json:"elapsed_seconds"`
+}
+
+// runFromParity puts back what parity has, without an identity.
+func (c *repairCommand) runFromParity(ctx context.Context) error {
+	if c.level != "objects" || c.restart || c.read > 0 && c.read < 1 {
+		return usage("--from-parity looks for missing objects, or, with --read-data, reads all objects of parity groups: give no --level, --restart or share")
+	}
+	c.started = time.Now()
+	r, err := c.app.openRepository(ctx, toWrite)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	o := prune.Options{Index: r.index, Store: r.store, Log: c.app.log, Holder: holder(), By: operator()}
+	var damaged []string
+	var back prune.PutBackObjects
+	_, err = c.app.runPrune(func(with prune.Options) (prune.Summary, error) {
+		var err error
+		if damaged, err = prune.FindInGroups(ctx, with, c.read > 0); err != nil || c.dryRun {
+			return prune.Summary{}, err
+		}
+		put := func() (prune.PutBackObjects, error) { return prune.PutBack(ctx, with, damaged) }
+		if local, is := r.index.(*sqliteindex.Index); is {
+			locks, err := c.app.cfg.LockDir()
+			if err != nil {
+				return prune.Summary{}, err
+			}
+			put = func() (prune.PutBackObjects, error) { return embedded.PutBack(ctx, local, locks, with, damaged) }
+		}
+		back, err = put()
+		return prune.Summary{}, err
+	}, o)
+	if errors.Is(err, prune.ErrBusy) {
+		return &busyError{err.Error() + "; run this command again when that has ended"}
+	}
+	if err != nil {
+		return err
+	}
+	return c.concludePutBack(damaged, &back)
+}
+
+// concludePutBack prints what was put back.
+func (c *repairCommand) concludePutBack(damaged []string, back *prune.PutBackObjects) error {
+	object := putBackJSON{"put_back", c.dryRun, slices.Compact(slices.Sorted(slices.Values(damaged))), slices.Sorted(maps.Keys(back.Names)), back.Bytes,
+		slices.Sorted(maps.Keys(back.Left)), time.Since(c.started).Seconds()}
+	text := ""
+	for _, name := range object.Damaged {
+		if back.Names[name] {
+			continue
+		}
+		text += name + ": it is missing or damaged"
+		if err := back.Left[name]; err != nil {
+			text += "; " + err.Error()
+		}
+		text += "\n"
+	}
+	for _, name := range object.PutBack {
+		text += name + ": put back\n"
+	}
+	if c.dryRun {
+		text += counted(len(object.Damaged), "object") + " of parity groups are missing or damaged\n"
+	} else {
+		text += fmt.Sprintf("put back %s from parity (%s)\n", counted(len(back.Names), "object"), size(back.Bytes))
+	}
+	if err := c.app.result(object, "%s", text); err != nil {
+		return err
+	}
+	switch {
+	case len(back.Left) > 0:
+		return fmt.Errorf("parity does not bring back %s: bctl repair drops what is lost, so that backups store it again", counted(len(back.Left), "object"))
+	case c.dryRun && len(object.Damaged) > 0:
+		return fmt.Errorf("%s of parity groups are missing or damaged: bctl repair --from-parity puts back what parity has", counted(len(object.Damaged), "object"))
+	}
+	return nil
+}
