@@ -83,7 +83,7 @@ type Summary struct {
 // Run repairs what a check has found.
 func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err error) {
 	s.Report = report
-	if err = o.putBack(ctx, &s); err != nil {
+	if err := o.putBack(ctx, &s); err != nil {
 		return s, err
 	}
 	report = s.Report

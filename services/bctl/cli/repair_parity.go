@@ -82,7 +82,7 @@ func (c *repairCommand) concludePutBack(damaged []string, back *prune.PutBackObj
 		text += name + ": put back\n"
 	}
 	if c.dryRun {
-		text += counted(len(object.Damaged), "object") + " of parity groups are missing or damaged\n"
+		text += fmt.Sprintf("missing or damaged objects of parity groups: %d\n", len(object.Damaged))
 	} else {
 		text += fmt.Sprintf("put back %s from parity (%s)\n", counted(len(back.Names), "object"), size(back.Bytes))
 	}
@@ -93,7 +93,7 @@ func (c *repairCommand) concludePutBack(damaged []string, back *prune.PutBackObj
 	case len(back.Left) > 0:
 		return fmt.Errorf("parity does not bring back %s: bctl repair drops what is lost, so that backups store it again", counted(len(back.Left), "object"))
 	case c.dryRun && len(object.Damaged) > 0:
-		return fmt.Errorf("%s of parity groups are missing or damaged: bctl repair --from-parity puts back what parity has", counted(len(object.Damaged), "object"))
+		return fmt.Errorf("missing or damaged objects of parity groups: %d; bctl repair --from-parity puts back what parity has", len(object.Damaged))
 	}
 	return nil
 }
