@@ -10,7 +10,6 @@ import (
 	"github.com/bctl/bctl/internal/fetch"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/journal"
-	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 )
@@ -87,7 +86,7 @@ type Damage struct {
 }
 
 // Run makes the index what the store describes. It can be called again after an error. It fails
-// with prune.ErrBusy while another process prunes, and with backup.ErrExists if the index has a
+// with prune.ErrBusy if another process still prunes after two minutes, and with backup.ErrExists if the index has a
 // snapshot of a number that another snapshot has in the store: it was used although it was too old.
 func Run(ctx context.Context, o Options) (Result, error) {
 	r := &rebuilding{Options: o, lostLists: map[backup.ChunkID]bool{}, unusable: map[backup.SnapshotID]bool{}}
@@ -95,7 +94,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		r.Progress = func(Progress) {}
 	}
 	r.fetcher = fetch.New(fetch.Options{Index: o.Index, Store: o.Store, Repository: o.Trust.Repository, Opener: o.Trust.Opener, HashKey: o.Dedup})
-	err := prune.Lead(ctx, prune.Options{Index: o.Index, Holder: o.Holder}, func(ctx context.Context, t index.Term) error {
+	err := lead(ctx, &o, func(ctx context.Context, t index.Term) error {
 		r.term = t
 		for _, step := range []struct {
 			name string
