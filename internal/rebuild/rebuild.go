@@ -86,8 +86,9 @@ type Damage struct {
 }
 
 // Run makes the index what the store describes. It can be called again after an error. It fails
-// with prune.ErrBusy if another process still prunes after two minutes, and with backup.ErrExists if the index has a
-// snapshot of a number that another snapshot has in the store: it was used although it was too old.
+// with prune.ErrBusy if another process still prunes after two minutes, and with backup.ErrExists
+// if the index has a snapshot of a number that another snapshot has in the store: it was used
+// although it was too old.
 func Run(ctx context.Context, o Options) (Result, error) {
 	r := &rebuilding{Options: o, lostLists: map[backup.ChunkID]bool{}, unusable: map[backup.SnapshotID]bool{}}
 	if r.Progress == nil {
