@@ -256,7 +256,7 @@ const maxRounds = 10
 func (p *pass) content(ctx context.Context, again bool) error {
 	for round := 1; ; round++ {
 		var vanished []string
-		for _, prefix := range []string{store.PacksPrefix, store.KeysPrefix, store.SegmentsPrefix} {
+		for _, prefix := range []string{store.PacksPrefix, store.ParityPrefix, store.KeysPrefix, store.SegmentsPrefix} {
 			listed, err := p.list(ctx, prefix)
 			if err != nil {
 				return err

@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// PutBackObjects are the objects that PutBack has restored from parity.
+// PutBackObjects are the objects that PutBack has put back from parity.
 type PutBackObjects struct {
 	Names map[string]bool
 	Bytes int64
@@ -121,7 +121,7 @@ func (p *puttingBack) put(ctx context.Context, g *parity.Group, going map[string
 	if err := g.Check(ctx, p.Store, name); err != nil {
 		return fmt.Errorf("%s was put back, and is damaged again: %w", name, err)
 	}
-	p.Log.Info("restored from parity", "object", name, "bytes", len(data))
+	p.Log.Debug("put back from parity", "object", name, "bytes", len(data))
 	delete(p.Left, name)
 	p.Names[name] = true
 	p.Bytes += int64(len(data))

@@ -197,6 +197,9 @@ func (o *Options) fromMirror(ctx context.Context, s *Summary) (err error) {
 	c.Read = func(id backup.PackID) bool { return damaged[id] }
 	again, err := check.Run(ctx, c)
 	s.Report = &again
+	if !slices.ContainsFunc(again.Findings, func(f *check.Finding) bool { return f.Kind == check.Pack || f.Kind == check.Parity }) {
+		s.useless = nil // nothing is lost any more
+	}
 	return err
 }
 

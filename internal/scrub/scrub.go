@@ -10,8 +10,9 @@
 //	as its checksums say      when it was proven
 //	without checksums         the checksums of what was read. That is no proof: it is compared with
 //	                          them from now on
-//	missing or damaged        why. bctl check finds the affected files, and bctl repair has them
-//	                          stored again. It is due again after a day
+//	missing or damaged        why. bctl check finds the affected files, and bctl repair puts it back
+//	                          or has them stored again. It is due again after a day, or when
+//	                          bctl scrub or bctl repair runs
 //	the store does not answer nothing: Run fails
 package scrub
 
@@ -19,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -64,6 +66,8 @@ type Options struct {
 
 	// All proves also the packs that are not due.
 	All bool
+	// Failed proves only the packs whose last proof has failed, whatever the limits of the day are.
+	Failed bool
 	// Most is what this run may read, within the limits of the day; 0: no other limit.
 	Most index.ScrubCost
 	// Progress, if not nil, is called after each pack, one call at a time.
@@ -112,6 +116,9 @@ type run struct {
 
 // prove proves group after group.
 func (r *run) prove(ctx context.Context) error {
+	if r.Failed {
+		return r.proveFailed(ctx)
+	}
 	state, err := r.Index.Scrub(ctx)
 	if err != nil {
 		return err
@@ -142,6 +149,22 @@ func (r *run) prove(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// proveFailed proves the packs whose last proof has failed.
+func (r *run) proveFailed(ctx context.Context) error {
+	failed, err := r.Index.DamagedPacks(ctx)
+	if err != nil {
+		return err
+	}
+	for len(failed) > 0 {
+		n, cost := fitting(failed[:min(len(failed), groupPacks)], index.ScrubCost{Requests: math.MaxInt64, Bytes: math.MaxInt64})
+		if err := r.group(ctx, failed[:n], cost); err != nil {
+			return err
+		}
+		failed = failed[n:]
+	}
+	return nil
 }
 
 // fitting returns how many of the packs, from the first one on, form the next group.

@@ -17,6 +17,7 @@ import (
 	"github.com/bctl/bctl/internal/mirror"
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/repair"
+	"github.com/bctl/bctl/internal/scrub"
 	"github.com/bctl/bctl/internal/tty"
 	"github.com/bctl/bctl/services/bctl/embedded"
 	"github.com/bctl/bctl/services/bctl/open"
@@ -127,6 +128,9 @@ func (c *repairCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if summary.FromParity+summary.FromMirror > 0 {
+		c.proveAgain(ctx)
+	}
 	return c.conclude(&summary)
 }
 
@@ -206,6 +210,19 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 			"Is all of the store there? If it is, run bctl confirm %d, and then this command again", s.what(), s.ID)
 	}
 	return s, err
+}
+
+// proveAgain proves the packs that a scrub has found damaged. What that does not prove, because a
+// scrub runs or this user may not note proofs, a scrub proves within a day.
+func (c *repairCommand) proveAgain(ctx context.Context) {
+	r, err := c.app.openRepository(ctx, toWrite)
+	if err == nil {
+		defer r.close()
+		_, err = scrub.Run(ctx, scrub.Options{Index: r.index, Store: r.store, Repository: r.object.ID, Holder: holder(), Failed: true})
+	}
+	if err != nil {
+		c.app.note("what was put back is not proven yet: %v", err)
+	}
 }
 
 // conclude prints what was repaired.

@@ -60,6 +60,9 @@ func (c *repairCommand) runFromParity(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if len(back.Names) > 0 {
+		c.proveAgain(ctx)
+	}
 	return c.concludePutBack(damaged, &back)
 }
 

@@ -80,6 +80,11 @@ func (c *scrubCommand) run(ctx context.Context) error {
 		}
 		return text
 	})
+	// What a scrub has found before may be there again.
+	if _, err = scrub.Run(ctx, scrub.Options{Index: r.index, Store: r.store, Repository: r.object.ID, Holder: holder(), Failed: true}); err != nil {
+		stop()
+		return c.failed(err)
+	}
 	var damaged []*check.Finding
 	summary, err := scrub.Run(ctx, scrub.Options{
 		Index: r.index, Store: r.store, Repository: r.object.ID, Holder: holder(), All: c.all, Most: c.most,
@@ -87,30 +92,35 @@ func (c *scrubCommand) run(ctx context.Context) error {
 		Damaged:  func(f *check.Finding) { damaged = append(damaged, f) },
 	})
 	stop()
+	if err != nil {
+		return c.failed(err)
+	}
+	after, err := r.index.Scrub(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.report(&summary, &after, damaged), scrubFailed(&after))
+}
+
+// failed returns the error of a scrub, with what to do.
+func (c *scrubCommand) failed(err error) error {
 	switch {
 	case errors.Is(err, scrub.ErrBusy):
 		return &busyError{err.Error() + "; run this command again when that has ended"}
 	case errors.Is(err, process.ErrInterrupted):
 		c.app.term.println("Run the command again to continue; what was proven is not read again.")
 	case errors.Is(err, fs.ErrPermission):
-		err = fmt.Errorf("%w (in a fleet with roles, only scrubbers and the admin note proofs: start bctl scrubber)", err)
+		return fmt.Errorf("%w (in a fleet with roles, only scrubbers and the admin note proofs: start bctl scrubber)", err)
 	}
-	if err != nil {
-		return err
-	}
-	after, err := r.index.Scrub(ctx)
-	if err != nil {
-		return err
-	}
-	return errors.Join(c.report(&summary, &after, damaged), scrubFailed(&summary))
+	return err
 }
 
-// scrubFailed returns the error of a scrub that has found damage.
-func scrubFailed(s *scrub.Summary) error {
-	if s.Damaged == 0 {
+// scrubFailed returns the error of damage that this scrub or another one has found.
+func scrubFailed(s *index.Scrub) error {
+	if s.DamagedPacks == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s damaged or missing: bctl check lists the affected files, and bctl repair has them stored again", countedAre(s.Damaged, "pack"))
+	return fmt.Errorf("%s damaged or missing: bctl check lists the affected files, and bctl repair puts them back or has them stored again", countedAre(s.DamagedPacks, "pack"))
 }
 
 // countedAre is counted, with the verb.
