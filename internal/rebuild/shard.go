@@ -206,7 +206,7 @@ func (s *shard) isSame(r *record, known *backup.Snapshot) bool {
 
 func (s *shard) store(ctx context.Context, r *record) error {
 	found := index.RecoveredSnapshot{
-		Snapshot: r.Snapshot, Forgotten: s.forgotten[r.ID], Amendment: r.amendment, AmendedBase: r.amendedBase, Problems: noProblems,
+		Snapshot: r.Snapshot, Forgotten: s.forgotten[r.ID], By: s.By, Amendment: r.amendment, AmendedBase: r.amendedBase, Problems: noProblems,
 	}
 	found.Shard.ID, found.Bad = s.ID, s.bad[r.ID]
 	if r.problems {
