@@ -41,8 +41,8 @@ func (f *forgetting) logged(t *testing.T, since int) (actions []string) {
 }
 
 // The admin of a fleet recovers everything that a store may have: the database refuses none of it.
-// What decides about what is kept is in the log afterwards, once, also if the admin runs the rebuild
-// again. Without an entry, the database refuses the admin, too.
+// What decides about what is kept is in the log afterwards, once, also if the admin runs the
+// rebuild again. Without an entry, the database refuses the admin, too.
 func TestAdminRecovers(t *testing.T) {
 	f := withSnapshots(t)
 	ctx := t.Context()

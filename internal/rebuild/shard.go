@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -52,7 +53,26 @@ func (r *rebuilding) recoverShards(ctx context.Context) error {
 			return fmt.Errorf("shard %q: %w", s.Name, err)
 		}
 	}
+	if err := r.noteRecords(ctx); err != nil {
+		return err
+	}
 	return r.forgetRemoved(ctx)
+}
+
+// noteRecords notes which records the store has that were not written yet when the index was copied.
+func (r *rebuilding) noteRecords(ctx context.Context) error {
+	unwritten, err := r.Index.Unrecorded(ctx, nil, math.MaxInt32)
+	if err != nil {
+		return err
+	}
+	for i := range unwritten {
+		if id := unwritten[i].ID; r.records[id] != nil {
+			if err := r.Index.Recorded(ctx, id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // failRunning fails the snapshots that were running when the index was copied: nobody works on

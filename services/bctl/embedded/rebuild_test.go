@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"net/url"
@@ -525,6 +526,53 @@ func TestRebuildIsInterrupted(t *testing.T) {
 		if t.Failed() {
 			t.FailNow()
 		}
+	}
+}
+
+// A listedStore calls a function once after names with a prefix were listed.
+type listedStore struct {
+	store.Store
+	prefix string
+	after  func()
+}
+
+func (s *listedStore) List(ctx context.Context, prefix string) iter.Seq2[store.Object, error] {
+	return func(yield func(store.Object, error) bool) {
+		for o, err := range s.Store.List(ctx, prefix) {
+			if !yield(o, err) {
+				return
+			}
+		}
+		if after := s.after; strings.HasPrefix(prefix, s.prefix) && after != nil {
+			s.after = nil
+			after()
+		}
+	}
+}
+
+// A snapshot that is made while the store is read is neither lost nor removed from the index.
+func TestRebuildBesideABackup(t *testing.T) {
+	for _, prefix := range []string{store.CommitsPrefix, store.PacksPrefix} {
+		t.Run(prefix, func(t *testing.T) {
+			m := newMachine(t)
+			m.history(t)
+			var made backup.Snapshot
+			listed := &listedStore{m.Store, prefix, func() {
+				m.grow(5)
+				var err error
+				made, err = m.backup(m.Context())
+				m.must(err)
+				m.must(embedded.WriteRecords(m.Context(), m.index, m.Store, m.Keys))
+			}}
+			r, err := rebuild.Run(t.Context(), rebuild.Options{
+				Index: m.index, Store: listed, Trust: m.trust(), Dedup: m.WorkerKey.Dedup, Holder: backup.NewPackID().String(), By: "tester",
+			})
+			m.must(err)
+			if made.State != backup.Committed || len(r.Damaged)+len(r.Lost)+len(r.Removed)+r.Gone > 0 {
+				t.Errorf("snapshot %s is %s; %+v", made.ID, made.State, r)
+			}
+			m.wantRestored(&made)
+		})
 	}
 }
 
