@@ -59,7 +59,8 @@ func (r *rebuilding) recoverShards(ctx context.Context) error {
 	return r.forgetRemoved(ctx)
 }
 
-// noteRecords notes which records the store has that were not written yet when the index was copied.
+// noteRecords notes the records that the store has, and that were not written yet when the index
+// was copied.
 func (r *rebuilding) noteRecords(ctx context.Context) error {
 	unwritten, err := r.Index.Unrecorded(ctx, nil, math.MaxInt32)
 	if err != nil {
