@@ -216,6 +216,12 @@ func recipients(ctx context.Context, p *Parts) Finding {
 		if p.Config.Fleet() {
 			advice = "copy the admin's worker key there, and restart the service (docs/keys.md)"
 		}
+		if s, err := p.OpenStore(ctx); err == nil {
+			if first := p.oldAdvice(ctx, s, i); first != "" {
+				advice = first
+			}
+			_ = s.Close() // it was only read
+		}
 		return fail(advice, "%s seals to other recipients than those in force", p.Config.WorkerKey)
 	}
 	return ok("the worker key seals to all %d in force", len(r.Recipients))

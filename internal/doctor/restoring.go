@@ -14,6 +14,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/installation"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/repo"
@@ -133,6 +134,7 @@ func (d *restoreDoctor) packs(ctx context.Context) Finding {
 	if _, err := repo.Check(ctx, st, i); errors.Is(err, backup.ErrWrongKey) {
 		return skip("index and store belong to different repositories")
 	}
+	looking := ctx
 	ctx, cancel := context.WithTimeout(ctx, packsWithin)
 	defer cancel()
 	s := &sample{store: st, packs: map[string]*seenPack{}}
@@ -149,7 +151,34 @@ func (d *restoreDoctor) packs(ctx context.Context) Finding {
 		}
 		return indexFailure(err)
 	}
-	return s.verdict(ctx.Err() != nil, d.p.lostRowsAdvice())
+	interrupted := ctx.Err() != nil
+	lost, lostRows := lostAdvice, d.p.lostRowsAdvice()
+	if len(s.missing)+len(s.short)+s.homeless > 0 {
+		if first := d.p.oldAdvice(looking, st, i); first != "" {
+			lost, lostRows = first, first
+		}
+	}
+	return s.verdict(interrupted, lost, lostRows)
+}
+
+// oldAdvice returns advice about what an index lacks because it is older than its store, or nothing
+// if it is not.
+func (p *Parts) oldAdvice(ctx context.Context, s store.Store, i index.Index) string {
+	r, err := i.Repository(ctx)
+	if err != nil {
+		return ""
+	}
+	command := "bctl index catchup"
+	if x, local := i.(*sqliteindex.Index); local {
+		command = "bctl index rebuild"
+		err = repo.CheckCurrent(ctx, s, x, &r)
+	} else {
+		err = repo.Compare(ctx, s, i, &r)
+	}
+	if !errors.Is(err, repo.ErrIndexOld) {
+		return ""
+	}
+	return "the index is older than its store, and this may only be due to that: run " + command + ", and then bctl doctor again"
 }
 
 // lostRowsAdvice returns advice on recovering rows that the index has lost.
@@ -161,7 +190,7 @@ func (p *Parts) lostRowsAdvice() string {
 }
 
 // verdict returns the result for the packs examined.
-func (s *sample) verdict(interrupted bool, lostRowsAdvice string) Finding {
+func (s *sample) verdict(interrupted bool, lostAdvice, lostRowsAdvice string) Finding {
 	need := fmt.Sprintf("that the last snapshots of %s need", plural(s.snapshots, "shard"))
 	var v verdict
 	if len(s.missing) > 0 {

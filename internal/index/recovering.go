@@ -22,8 +22,9 @@ type Recovering interface {
 	// RecoverShard does the same for a shard, which Key identifies.
 	RecoverShard(ctx context.Context, s backup.Shard) (backup.Shard, error)
 	// RecoverHolds makes the holds of the index these, with their numbers. Holds on what the index
-	// does not have are left out, and returned.
-	RecoverHolds(ctx context.Context, holds []Hold) (without []Hold, err error)
+	// does not have are left out, and returned. The log gets an entry of each that is added or
+	// released, with who runs the rebuild.
+	RecoverHolds(ctx context.Context, holds []Hold, by string) (without []Hold, err error)
 	// RecoverPacks registers packs with their chunks. A pack that is registered is not changed.
 	RecoverPacks(ctx context.Context, packs []RecoveredPack) error
 	// RecoverLists registers what list chunks refer to. Those below a list of lists come before it.
@@ -42,7 +43,7 @@ type Recovering interface {
 	// changed once.
 	RecoverPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber, changes []Change) error
 	// RecoverSnapshot makes a snapshot visible, or replaces what the index has of it. Of Filer and
-	// Shard, only Shard.ID is used.
+	// Shard, only Shard.ID is used. If it becomes forgotten, the log gets an entry of that.
 	RecoverSnapshot(ctx context.Context, s RecoveredSnapshot) error
 	// ForgetRemoved forgets a snapshot that has no objects in the store any more: the lost index,
 	// of which this one is an older copy, had forgotten and removed it. No hold or rule keeps it,
@@ -65,6 +66,7 @@ type RecoveredPack struct {
 type RecoveredSnapshot struct {
 	backup.Snapshot
 	Forgotten bool
+	By        string // who runs the rebuild
 	Problems  iter.Seq2[backup.Problem, error]
 	// Amendment is the sequence of the record, and AmendedBase is the snapshot on whose pages its
 	// segment is based, if it was amended.

@@ -334,7 +334,8 @@ func (x *byRoles) PurgeStates(ctx context.Context) ([]index.PurgeState, error) {
 }
 
 // Each role that writes compares the index with its store. The pruner announces deletions, the
-// committer reads that, and the pruner waits for the committer's catalog. The admin accepts a loss.
+// committer reads that, and the pruner waits for the committer's catalog. The admin brings the
+// index up to date, and accepts a loss.
 func (x *byRoles) Unended(ctx context.Context, ids []backup.SnapshotID) (unended []backup.SnapshotID, err error) {
 	for _, each := range []*pgindex.Index{x.committer, x.operator, x.pruner} {
 		if unended, err = each.Unended(ctx, ids); err != nil {
@@ -364,6 +365,10 @@ func (x *byRoles) Incarnation(ctx context.Context) (text string, err error) {
 
 func (x *byRoles) AnnounceDeletion(ctx context.Context) (int64, error) {
 	return x.pruner.AnnounceDeletion(ctx)
+}
+
+func (x *byRoles) MarkOld(ctx context.Context, catalog int64) error {
+	return x.all[0].MarkOld(ctx, catalog)
 }
 
 func (x *byRoles) AcceptLoss(ctx context.Context, lost []index.LostSnapshot, catalog int64, by, reason string) error {

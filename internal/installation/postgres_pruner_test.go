@@ -57,7 +57,7 @@ func withSnapshots(t *testing.T) *forgetting {
 	}
 	t.Cleanup(func() { _ = owner.Close() })
 	f := &forgetting{byRoles: openByRoles(t, &p, cluster.DSN()), conns: map[Role]*pgx.Conn{}}
-	for _, role := range roles {
+	for _, role := range databaseRoles {
 		if f.conns[role], err = pgx.Connect(t.Context(), as(t, &p, cluster.DSN(), role)); err != nil {
 			t.Fatal(err)
 		}

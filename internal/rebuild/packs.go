@@ -21,8 +21,16 @@ type object struct {
 func (o object) name() string { return store.PackName(o.snapshot, o.id) }
 
 // registerPacks registers the packs that the store has and the index has not, and finds those that
-// the store has no more.
+// the store has no more: the index knew them before the store was listed. So a pack that is stored
+// and registered meanwhile is not taken for one that is gone.
 func (r *rebuilding) registerPacks(ctx context.Context) error {
+	known := map[object]bool{}
+	for p, err := range r.Index.Packs(ctx) {
+		if err != nil {
+			return err
+		}
+		known[object{p.Snapshot, p.Object}] = true
+	}
 	stored := map[object]int64{}
 	for o, err := range r.Store.List(ctx, store.PacksPrefix) {
 		if err != nil {
@@ -32,14 +40,12 @@ func (r *rebuilding) registerPacks(ctx context.Context) error {
 			stored[object{snapshot, id}] = o.SizeBytes
 		}
 	}
-	known := map[object]bool{}
 	for p, err := range r.Index.Packs(ctx) {
 		if err != nil {
 			return err
 		}
 		o := object{p.Snapshot, p.Object}
-		known[o] = true
-		if _, there := stored[o]; !there && !p.Gone {
+		if _, there := stored[o]; !there && known[o] && !p.Gone {
 			r.dropped = append(r.dropped, p.Row)
 		}
 	}

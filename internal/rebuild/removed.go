@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -66,7 +68,15 @@ func (r *rebuilding) unrecorded(ctx context.Context) ([]backup.Snapshot, error) 
 			gone = append(gone, all[i])
 		}
 	}
-	return gone, nil
+	if len(gone) == 0 {
+		return nil, nil
+	}
+	// A record that was put after the records were listed is not lost.
+	recorded, err := repo.Recorded(ctx, r.Store)
+	return slices.DeleteFunc(gone, func(s backup.Snapshot) bool {
+		_, there := recorded[s.ID]
+		return there
+	}), err
 }
 
 // withoutSegment returns the snapshots of which the store no longer has a segment. A snapshot that

@@ -151,7 +151,7 @@ func (r *rebuilding) storeHolds(ctx context.Context) error {
 		}
 		holds = append(holds, h)
 	}
-	without, err := r.Index.RecoverHolds(ctx, holds)
+	without, err := r.Index.RecoverHolds(ctx, holds, r.By)
 	r.result.Holds = without
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -52,7 +53,27 @@ func (r *rebuilding) recoverShards(ctx context.Context) error {
 			return fmt.Errorf("shard %q: %w", s.Name, err)
 		}
 	}
+	if err := r.noteRecords(ctx); err != nil {
+		return err
+	}
 	return r.forgetRemoved(ctx)
+}
+
+// noteRecords notes the records that the store has, and that were not written yet when the index
+// was copied.
+func (r *rebuilding) noteRecords(ctx context.Context) error {
+	unwritten, err := r.Index.Unrecorded(ctx, nil, math.MaxInt32)
+	if err != nil {
+		return err
+	}
+	for i := range unwritten {
+		if id := unwritten[i].ID; r.records[id] != nil {
+			if err := r.Index.Recorded(ctx, id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // failRunning fails the snapshots that were running when the index was copied: nobody works on
@@ -206,7 +227,7 @@ func (s *shard) isSame(r *record, known *backup.Snapshot) bool {
 
 func (s *shard) store(ctx context.Context, r *record) error {
 	found := index.RecoveredSnapshot{
-		Snapshot: r.Snapshot, Forgotten: s.forgotten[r.ID], Amendment: r.amendment, AmendedBase: r.amendedBase, Problems: noProblems,
+		Snapshot: r.Snapshot, Forgotten: s.forgotten[r.ID], By: s.By, Amendment: r.amendment, AmendedBase: r.amendedBase, Problems: noProblems,
 	}
 	found.Shard.ID, found.Bad = s.ID, s.bad[r.ID]
 	if r.problems {

@@ -77,7 +77,17 @@ const (
 	insertLost   = `INSERT INTO lost_snapshots (id) VALUES ($1) ON CONFLICT DO NOTHING`
 	raiseNumber  = `UPDATE shards SET last_number = $1 WHERE shard_key = $2 AND last_number < $1`
 	raiseCatalog = `UPDATE catalog_numbers SET last = $1 WHERE last < $1`
+	lowerCatalog = `UPDATE catalog_numbers SET last = $1 - 1 WHERE last >= $1`
 )
+
+// MarkOld implements index.Comparing. NextCatalog gives no number twice because of it: no catalog
+// in the store has a greater number than the one that it begins with.
+func (x *Index) MarkOld(ctx context.Context, catalog int64) error {
+	if catalog < 1 {
+		return nil
+	}
+	return x.exec(ctx, Durable, lowerCatalog, catalog)
+}
 
 // AcceptLoss implements index.Comparing.
 func (x *Index) AcceptLoss(ctx context.Context, lost []index.LostSnapshot, catalog int64, by, reason string) error {

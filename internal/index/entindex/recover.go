@@ -3,6 +3,7 @@ package entindex
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -76,36 +77,41 @@ func (x *Index) RecoverShard(ctx context.Context, s backup.Shard) (backup.Shard,
 }
 
 const recoverHold = `
-INSERT INTO holds (id, snapshot, shard, path_key, path_end, parent_key, reason, by, since, login) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (id) DO NOTHING`
+INSERT INTO holds (id, snapshot, shard, path_key, path_end, parent_key, reason, by, since, login) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
 
-// RecoverHolds implements index.Recovering.
-func (x *Index) RecoverHolds(ctx context.Context, holds []index.Hold) (without []index.Hold, err error) {
+// The reasons in the log of what a rebuild takes from a catalog.
+const (
+	asInCatalog    = "index rebuild: it is in the catalog"
+	notInCatalog   = "index rebuild: it is not in the catalog"
+	forgottenThere = "index rebuild: it was forgotten according to the catalog"
+)
+
+// RecoverHolds implements index.Recovering. What it adds and releases is in the log, as it is of
+// AddHold and RemoveHold: the database demands that also of the admin.
+func (x *Index) RecoverHolds(ctx context.Context, holds []index.Hold, by string) (without []index.Hold, err error) {
+	wanted := make(map[int64]index.Hold, len(holds))
 	for i := range holds {
 		if err := checkHold(&holds[i]); err != nil {
 			return nil, err
 		}
+		wanted[holds[i].ID] = holds[i]
+	}
+	if err := checkReason(by, ""); err != nil {
+		return nil, err
 	}
 	err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		without = nil
-		if err := tx.exec(ctx, `DELETE FROM holds`); err != nil {
+		present, err := tx.releaseOthers(ctx, wanted, by)
+		if err != nil {
 			return err
 		}
-		for i := range holds {
-			h := &holds[i]
-			if h.Shard == 0 {
-				known, err := tx.Snapshot.Query().Where(snapshot.ID(uuid.UUID(h.Snapshot))).Exist(ctx)
-				if err != nil {
-					return err
-				}
-				if !known {
-					without = append(without, *h)
-					continue
-				}
-			}
-			args := append([]any{h.ID}, holdArgs(h)...)
-			if err := tx.exec(ctx, recoverHold, append(args, h.Since.UnixMicro(), h.Login)...); err != nil {
+		for _, id := range slices.Sorted(maps.Keys(wanted)) {
+			if h := wanted[id]; present[id] {
+				continue
+			} else if added, err := tx.recoverHold(ctx, &h, by); err != nil {
 				return err
+			} else if !added {
+				without = append(without, h)
 			}
 		}
 		if tx.NextHold == "" {
@@ -114,6 +120,50 @@ func (x *Index) RecoverHolds(ctx context.Context, holds []index.Hold) (without [
 		return tx.Each(ctx, tx.NextHold, nil, func(func(...any) error) error { return nil })
 	})
 	return without, err
+}
+
+// releaseOthers removes the holds that are not wanted as they are, and returns the rest.
+func (tx *Tx) releaseOthers(ctx context.Context, wanted map[int64]index.Hold, by string) (present map[int64]bool, err error) {
+	holds, err := listOf(ctx, tx.Each, selectHolds, nil, readHold)
+	if err != nil {
+		return nil, err
+	}
+	present = map[int64]bool{}
+	for i := range holds {
+		h := &holds[i]
+		if want, ok := wanted[h.ID]; ok && sameHold(h, &want) {
+			present[h.ID] = true
+			continue
+		}
+		if err := tx.exec(ctx, `DELETE FROM holds WHERE id = $1`, h.ID); err != nil {
+			return nil, err
+		}
+		if err := tx.writeLog(ctx, by, actionRelease, holdSubject(h), holdReason(h, notInCatalog)); err != nil {
+			return nil, err
+		}
+	}
+	return present, nil
+}
+
+func sameHold(a, b *index.Hold) bool {
+	x, y := *a, *b
+	x.Since, y.Since = time.Time{}, time.Time{}
+	return x == y && a.Since.UnixMicro() == b.Since.UnixMicro()
+}
+
+// recoverHold adds a hold, unless the index does not have its snapshot.
+func (tx *Tx) recoverHold(ctx context.Context, h *index.Hold, by string) (added bool, err error) {
+	if h.Shard == 0 {
+		known, err := tx.Snapshot.Query().Where(snapshot.ID(uuid.UUID(h.Snapshot))).Exist(ctx)
+		if err != nil || !known {
+			return false, err
+		}
+	}
+	args := append([]any{h.ID}, holdArgs(h)...)
+	if err := tx.exec(ctx, recoverHold, append(args, h.Since.UnixMicro(), h.Login)...); err != nil {
+		return false, err
+	}
+	return true, tx.writeLog(ctx, by, actionHold, holdSubject(h), holdReason(h, asInCatalog))
 }
 
 // RecoverLists implements index.Recovering.
@@ -243,6 +293,9 @@ func (x *Index) RecoverSnapshot(ctx context.Context, s index.RecoveredSnapshot) 
 	if err := validateSelection(s.Snapshot); err != nil {
 		return err
 	}
+	if err := checkReason(s.By, ""); err != nil {
+		return err
+	}
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		of, err := tx.lockShard(ctx, s.Shard.ID)
 		if err != nil {
@@ -313,16 +366,27 @@ func (tx *Tx) recoverRow(ctx context.Context, s *index.RecoveredSnapshot) error 
 	} else {
 		update.ClearSegment()
 	}
-	if s.Forgotten {
-		now, err := tx.at(ctx, time.Time{})
-		if err != nil {
-			return err
-		}
-		update.SetForgotten(now)
-	} else {
+	if !s.Forgotten {
 		update.ClearForgotten()
 	}
-	return update.Exec(ctx)
+	if err := update.Exec(ctx); err != nil || !s.Forgotten {
+		return err
+	}
+	return tx.recoverForgotten(ctx, s)
+}
+
+// recoverForgotten forgets a snapshot, and adds that to the log, as ForgetRemoved does: the
+// database demands it also of the admin.
+func (tx *Tx) recoverForgotten(ctx context.Context, s *index.RecoveredSnapshot) error {
+	now, err := tx.at(ctx, time.Time{})
+	if err != nil {
+		return err
+	}
+	n, err := tx.Snapshot.Update().Where(snapshot.ID(uuid.UUID(s.ID)), snapshot.ForgottenIsNil()).SetForgotten(now).Save(ctx)
+	if err != nil || n == 0 {
+		return err
+	}
+	return tx.writeLog(ctx, s.By, actionForget, s.ID.String(), forgottenThere)
 }
 
 func (tx *Tx) recoverProblems(ctx context.Context, s *index.RecoveredSnapshot) error {

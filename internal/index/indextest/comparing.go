@@ -45,6 +45,12 @@ func testComparing(t *testing.T, fresh func(testing.TB) Database) {
 		t.Errorf("last catalog %d, %v, want %d", last, err, number)
 	}
 	lost := []index.LostSnapshot{{ID: stranger, Shard: first.Shard.Key, Number: 40}}
+	for _, catalog := range []int64{0, number + 1, number} { // only the last one makes it old
+		f.must(f.x.MarkOld(f.ctx, catalog))
+	}
+	if got, err := f.x.LastCatalog(f.ctx); err != nil || got != number-1 {
+		t.Errorf("last catalog of an old index: %d, %v, want %d", got, err, number-1)
+	}
 	f.must(f.x.AcceptLoss(f.ctx, lost, number+7, "somebody@host", "ticket 12"))
 	f.must(f.x.AcceptLoss(f.ctx, lost, number, "somebody@host", "again"))
 	unended()

@@ -32,6 +32,9 @@ type checkCommand struct {
 	dryRun    bool
 	maxMemory int64
 	repairs   string // the command that repairs what is found; empty: this one does
+	// first is the command that brings the index up to date, if it is older than its store. What is
+	// found may only be due to that.
+	first string
 
 	progress atomic.Pointer[check.Progress]
 	started  time.Time
@@ -120,6 +123,9 @@ func (c *checkCommand) options(ctx context.Context, given []string) (o check.Opt
 	}
 	if err != nil {
 		return o, nil, err
+	}
+	if r.old != nil {
+		c.first = c.app.bringsUpToDate()
 	}
 	if err = c.fill(ctx, &o, r, given); err != nil {
 		c.close(r)

@@ -98,16 +98,20 @@ func (c *checkCommand) report(level check.Level, r *check.Report) error {
 	if err := c.app.result(object, "%s", text); err != nil || len(r.Findings) == 0 {
 		return err
 	}
-	return &damageError{len(r.Findings), files}
+	return &damageError{len(r.Findings), files, c.first}
 }
 
 // A damageError reports that a check has found damage.
 type damageError struct {
 	findings int
 	files    int64
+	first    string // as in checkCommand
 }
 
 func (e *damageError) Error() string {
+	if e.first != "" {
+		return "the index is older than its store, and " + counted(e.findings, "finding") + " may only be due to that: run " + e.first + ", and then check again"
+	}
 	text := "the check found damage (" + counted(e.findings, "finding") + ")"
 	if e.files == 0 {
 		return text + "; no file that is kept is affected"
@@ -119,6 +123,9 @@ const lostForGood = "What no filer has any more stays lost: to accept that, forg
 
 // next returns the command to type next, or nothing.
 func (c *checkCommand) next(f *check.Finding) string {
+	if c.first != "" {
+		return c.first + ", and then check again"
+	}
 	_, local := c.app.cfg.IndexPath()
 	switch f.Kind {
 	case check.Page, check.Snapshot, check.Lists:

@@ -70,6 +70,14 @@ func (a *app) noteCurrent(ctx context.Context, i index.Index) {
 	}
 }
 
+// bringsUpToDate is the command that brings an index up to date that is older than its store.
+func (a *app) bringsUpToDate() string {
+	if _, local := a.cfg.IndexPath(); local {
+		return "bctl index rebuild"
+	}
+	return "bctl index catchup"
+}
+
 // lockIndex prevents bctl index rebuild from replacing the index while this process writes to it.
 // If alone is set, it prevents all other processes from writing to it. The operating system
 // releases the lock when the process ends.

@@ -11,6 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/rebuild"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/rewrap"
@@ -79,8 +80,12 @@ since. It needs the identity.
 No backup, prune or change of settings is made with an index that is older than
 its store. Stop the services of a fleet first.
 
-An interrupted run resumes when you run the command again. Snapshots that cannot
-be added are listed, and the exit status is 3.`,
+An interrupted run resumes when you run the command again. Until it is complete,
+the index counts as older than its store. Snapshots that cannot be added are
+listed, and the exit status is 3.
+
+An index that is not older than its store is not changed, and the exit status is
+1. While another command prunes or changes the index, it is 11.`,
 		Example: `  bctl index catchup --config fleet.yaml --identity backup-key.txt
   bctl index catchup --repo /backup`,
 		Args: args(cobra.NoArgs),
@@ -129,12 +134,16 @@ func (c *indexCommand) run(ctx context.Context, s *origin, i index.Index, anew b
 	var line progressText
 	stop := c.app.animate(line.get)
 	defer stop()
-	return rebuild.Run(ctx, rebuild.Options{
+	result, err := rebuild.Run(ctx, rebuild.Options{
 		Index: i, Store: s.store, Trust: s.trust, Dedup: s.dedup, Holder: backup.NewPackID().String(), By: operator(), Anew: anew,
 		Progress: func(p rebuild.Progress) {
 			line.set(fmt.Sprintf("%d of %s, %d of %s", p.Objects, counted(p.AllObjects, "pack"), p.Snapshots, counted(p.AllSnapshots, "snapshot")))
 		},
 	})
+	if errors.Is(err, prune.ErrBusy) {
+		err = &busyError{err.Error() + "; run this command again when that has ended"}
+	}
+	return result, err
 }
 
 // rebuild implements bctl index rebuild.
@@ -233,6 +242,20 @@ func (c *indexCommand) catchup(ctx context.Context) error {
 	}
 	if of.ID != s.object.ID {
 		return c.otherRepository(of.ID, &s)
+	}
+	current, err := c.isComplete(ctx, i, &s)
+	if err != nil {
+		return err
+	}
+	if current {
+		return fmt.Errorf("the index has all snapshots that the store has, so it was not changed: %w", backup.ErrExists)
+	}
+	newest, err := repo.NewestCatalog(ctx, s.store, &s.object.Repository)
+	if err == nil {
+		err = i.MarkOld(ctx, newest)
+	}
+	if err != nil {
+		return err
 	}
 	result, err := c.run(ctx, &s, i, false)
 	if err != nil {

@@ -48,6 +48,9 @@ func (c *indexCommand) accept(ctx context.Context, s *origin, i index.Index, res
 	if err != nil {
 		return err
 	}
+	if err := i.SetRecipients(ctx, s.object.Recipients); err != nil { // they may have changed since
+		return err
+	}
 	if err := i.AcceptLoss(ctx, lost, newest, operator(), fmt.Sprintf("bctl index: %d snapshots were added, %d are lost", result.Snapshots, len(lost))); err != nil {
 		return err
 	}

@@ -80,7 +80,11 @@ func (a *app) listKeys(ctx context.Context) error {
 		return keyJSON{k.Key, k.Label, jsonTime(k.Since), k.packs, k.bytes, k.share(), k.old}
 	})
 	indexed, indexErr := r.index.Repository(ctx)
-	if err == nil && indexErr == nil && !slices.Equal(indexed.Recipients, r.object.Recipients) {
+	switch {
+	case err != nil || indexErr != nil || slices.Equal(indexed.Recipients, r.object.Recipients):
+	case r.old != nil:
+		a.note("the index names other recipients than those in force, because it is older than its store. The list is right; %s corrects the index", a.bringsUpToDate())
+	default:
 		a.note("the index names other recipients than those in force: a bctl key command was interrupted; run it again")
 	}
 	return err

@@ -142,6 +142,7 @@ type repository struct {
 	index  index.Index
 	store  store.Store // nil: it did not respond, and is not needed
 	object repo.Object
+	old    error // wraps repo.ErrIndexOld; only of a repository that was opened to read
 }
 
 // close closes both. Data to be stored was already stored, or an error was reported, so errors of
@@ -176,6 +177,9 @@ func (a *app) openRepository(ctx context.Context, to access) (*repository, error
 		err = checkCurrent(ctx, i, s)
 		if to == toRead && err != nil {
 			a.note("%v", err)
+			if errors.Is(err, repo.ErrIndexOld) {
+				r.old = err
+			}
 			err = nil
 		}
 	}

@@ -105,6 +105,9 @@ func (c *repairCommand) run(ctx context.Context) error {
 	}
 	defer func() { c.close(r) }()
 	if !dryRun {
+		if r.old != nil { // what is missing may only have other places now
+			return r.old
+		}
 		c.repairs = ""
 	}
 	if r.store == nil {

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"iter"
 	"log/slog"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -18,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/pgindex"
@@ -27,6 +31,7 @@ import (
 	"github.com/bctl/bctl/internal/source/sourcetest/faultsource"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/testenv"
+	"github.com/bctl/bctl/migrations"
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
@@ -205,6 +210,41 @@ func (m *machine) emptySQLite() *sqliteindex.Index {
 	return x
 }
 
+// emptyPostgres is emptySQLite for Postgres. As in a fleet, each service has a role, and the admin,
+// who owns the tables, rebuilds.
+func (m *machine) emptyPostgres() *pgindex.Index {
+	m.Helper()
+	var roles []string
+	var server url.URL
+	execute := func(statements string) {
+		ctx := context.WithoutCancel(m.Context())
+		conn, err := pgx.Connect(ctx, server.String())
+		m.must(err)
+		defer conn.Close(ctx)
+		_, err = conn.Exec(ctx, statements)
+		m.must(err)
+	}
+	m.Cleanup(func() { execute("DROP ROLE " + strings.Join(roles, ", ")) }) // after the database
+	dsn, err := url.Parse(testenv.Postgres(m.T))
+	m.must(err)
+	name := strings.TrimPrefix(dsn.Path, "/")
+	for _, role := range []string{"admin", "committer", "walker", "reader", "operator", "pruner", "scrubber", "monitor"} {
+		roles = append(roles, fmt.Sprintf("%q", name+"_"+role))
+	}
+	server = *dsn
+	server.Path = "/postgres"
+	execute("CREATE ROLE " + strings.Join(roles, "; CREATE ROLE "))
+	execute(fmt.Sprintf(`ALTER DATABASE %[1]q SET %[2]s = '%[1]s'; ALTER DATABASE %[1]q OWNER TO %[3]s`, name, migrations.RolesSetting, roles[0]))
+	query := dsn.Query()
+	query.Set("role", name+"_admin")
+	dsn.RawQuery = query.Encode()
+	x, err := pgindex.Open(m.Context(), dsn.String(), pgindex.Options{})
+	m.must(err)
+	m.Cleanup(func() { _ = x.Close() })
+	m.prepare(x)
+	return x
+}
+
 func (m *machine) prepare(x index.Index) {
 	m.Helper()
 	_, _, err := x.Migrate(m.Context())
@@ -331,14 +371,7 @@ func testRebuild(t *testing.T, seed uint64, n int) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	m := newMachine(t)
 	m.must(m.index.CreateRepository(t.Context(), m.Repository))
-	postgres := func() index.Index {
-		x, err := pgindex.Open(t.Context(), testenv.Postgres(t), pgindex.Options{})
-		m.must(err)
-		t.Cleanup(func() { _ = x.Close() })
-		m.prepare(x)
-		return x
-	}
-	old := m.emptySQLite()
+	old, dump := m.emptySQLite(), m.emptyPostgres()
 	all := steps()
 	for i := range n {
 		s := all[random.IntN(len(all))]
@@ -358,13 +391,18 @@ func testRebuild(t *testing.T, seed uint64, n int) {
 			m.rebuildInto(old)
 			wantSame(t, "brought up to date", want, old)
 		}
+		if i == n/2 {
+			m.rebuildInto(dump)
+		}
 		if t.Failed() {
 			t.FailNow()
 		}
 	}
-	x := postgres()
+	x := m.emptyPostgres()
 	m.rebuildInto(x)
 	wantSame(t, "rebuilt in Postgres", contentOf(t, m.index), x)
+	m.rebuildInto(dump)
+	wantSame(t, "brought up to date in Postgres", contentOf(t, m.index), dump)
 	m.index = m.emptySQLite()
 	m.Index = m.index
 	m.rebuildInto(m.index)
@@ -488,6 +526,53 @@ func TestRebuildIsInterrupted(t *testing.T) {
 		if t.Failed() {
 			t.FailNow()
 		}
+	}
+}
+
+// A listedStore calls a function once after names with a prefix were listed.
+type listedStore struct {
+	store.Store
+	prefix string
+	after  func()
+}
+
+func (s *listedStore) List(ctx context.Context, prefix string) iter.Seq2[store.Object, error] {
+	return func(yield func(store.Object, error) bool) {
+		for o, err := range s.Store.List(ctx, prefix) {
+			if !yield(o, err) {
+				return
+			}
+		}
+		if after := s.after; strings.HasPrefix(prefix, s.prefix) && after != nil {
+			s.after = nil
+			after()
+		}
+	}
+}
+
+// A snapshot that is made while the store is read is neither lost nor removed from the index.
+func TestRebuildBesideABackup(t *testing.T) {
+	for _, prefix := range []string{store.CommitsPrefix, store.PacksPrefix} {
+		t.Run(prefix, func(t *testing.T) {
+			m := newMachine(t)
+			m.history(t)
+			var made backup.Snapshot
+			listed := &listedStore{m.Store, prefix, func() {
+				m.grow(5)
+				var err error
+				made, err = m.backup(m.Context())
+				m.must(err)
+				m.must(embedded.WriteRecords(m.Context(), m.index, m.Store, m.Keys))
+			}}
+			r, err := rebuild.Run(t.Context(), rebuild.Options{
+				Index: m.index, Store: listed, Trust: m.trust(), Dedup: m.WorkerKey.Dedup, Holder: backup.NewPackID().String(), By: "tester",
+			})
+			m.must(err)
+			if made.State != backup.Committed || len(r.Damaged)+len(r.Lost)+len(r.Removed)+r.Gone > 0 {
+				t.Errorf("snapshot %s is %s; %+v", made.ID, made.State, r)
+			}
+			m.wantRestored(&made)
+		})
 	}
 }
 
