@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 const (
@@ -32,7 +34,8 @@ type announced struct {
 	changed  chan struct{}
 	also     func(*flow.Instance) // adds further data
 	drain    func(undo bool, by string)
-	sealsTo  []string // recipients; nil: it seals nothing
+	sealsTo  []string     // recipients; nil: it seals nothing
+	seals    *slog.Logger // a pair of lines
 
 	mu    sync.Mutex
 	known bool // the difference of the clock is known
@@ -46,7 +49,7 @@ func announce(c *config.Config, m *monitoring, conn *flow.Conn, idx index.Index,
 	if i.Worker() {
 		i.Site = backup.SiteName(c.Worker.Site)
 	}
-	return &announced{m: m, conn: conn, index: idx, instance: i, ready: ready, changed: ready.changed}
+	return &announced{m: m, conn: conn, index: idx, instance: i, ready: ready, changed: ready.changed, seals: telemetry.Pair(m.log)}
 }
 
 // run publishes the announcement until ctx is done.
@@ -104,9 +107,9 @@ func (a *announced) compareRecipients(ctx context.Context) {
 	}
 	loop.Wake(a.changed)
 	if stale {
-		a.m.log.Warn("this service seals to other recipients than those in force: give it the present worker key, then restart it")
+		a.seals.Warn("this service seals to other recipients than those in force: give it the present worker key, then restart it")
 	} else {
-		a.m.log.Info("this service seals to the recipients in force again")
+		a.seals.Info("this service seals to the recipients in force again")
 	}
 }
 
