@@ -130,6 +130,18 @@ func (s *stopOf) next() string {
 	return "the run may continue"
 }
 
+// confirmation is the command that confirms the stop. It names how many operators must run it, if
+// one is not enough.
+func (s *stopOf) confirmation() string {
+	command := fmt.Sprintf("bctl confirm %d", s.ID)
+	if missing := s.Operators - len(s.Confirmed); missing > 1 {
+		command += fmt.Sprintf(" as %d different operators", missing)
+	} else if len(s.Confirmed) > 0 {
+		command += " as another operator"
+	}
+	return command
+}
+
 // A stopOf is a stop and the names of its shard.
 type stopOf struct {
 	index.Stop

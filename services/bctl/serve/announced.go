@@ -7,13 +7,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/bctl/bctl/internal/loop"
-	"github.com/bctl/bctl/internal/process/clock"
-
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/loop"
+	"github.com/bctl/bctl/internal/process"
+	"github.com/bctl/bctl/internal/process/clock"
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
@@ -45,7 +45,7 @@ type announced struct {
 
 // announce returns the announcement of a service; run publishes it.
 func announce(c *config.Config, m *monitoring, conn *flow.Conn, idx index.Index, ready *readiness, role flow.Role) *announced {
-	i := flow.Instance{Role: role, Name: workerName(c), Version: version(), Started: m.started}
+	i := flow.Instance{Role: role, Name: workerName(c), Version: process.Version(), Started: m.started}
 	if i.Worker() {
 		i.Site = backup.SiteName(c.Worker.Site)
 	}
