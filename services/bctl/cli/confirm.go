@@ -134,10 +134,11 @@ func (s *stopOf) next() string {
 // one is not enough.
 func (s *stopOf) confirmation() string {
 	command := fmt.Sprintf("bctl confirm %d", s.ID)
-	if missing := s.Operators - len(s.Confirmed); missing > 1 {
-		command += fmt.Sprintf(" as %d different operators", missing)
-	} else if len(s.Confirmed) > 0 {
-		command += " as another operator"
+	switch missing := s.Operators - len(s.Confirmed); {
+	case len(s.Confirmed) > 0 && missing > 0:
+		return command + " as " + counted(missing, "other operator")
+	case missing > 1:
+		return command + fmt.Sprintf(" as %d different operators", missing)
 	}
 	return command
 }
