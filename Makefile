@@ -30,8 +30,8 @@ help: ## list the targets
 ## Product
 
 .PHONY: build demo
-build: ## build bin/bctl, static
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/bctl ./services/bctl
+build: ## build bin/bctl, static [VERSION=what bctl version prints]
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X github.com/bctl/bctl/internal/process.linked=$(VERSION)' -o bin/bctl ./services/bctl
 
 demo: build ## back something up and restore it, on this machine [DIR=what to back up]
 	PATH="$(CURDIR)/bin:$$PATH" e2e/demo.sh $(DIR)

@@ -105,7 +105,7 @@ func files(p *Parts) Finding {
 		case errors.Is(err, fs.ErrNotExist) && f.optional(p):
 			continue
 		case errors.Is(err, fs.ErrNotExist) && f.key == "identity":
-			v.add(warn("copy it there before a restore; no other command needs it", "identity: %s", oneLine(err)))
+			v.add(warn("copy it there before a restore, or before another command that opens content (drill, check and repair with --read-data, key rotate, index catchup)", "identity: %s", oneLine(err)))
 			continue
 		case errors.Is(err, fs.ErrPermission):
 			v.add(fail(fmt.Sprintf("give user %d read permission", os.Getuid()), "%s: no permission to read %s", f.key, f.path))

@@ -163,7 +163,7 @@ func durability(s map[string]string) Finding {
 	ifOff("full_page_writes", fail("set full_page_writes = on, unless the file system cannot tear pages (ZFS)", "full_page_writes is off"))
 	ifOff("synchronous_commit", fail("set synchronous_commit = on", "synchronous_commit is off: a crash loses confirmed changes"))
 	ifOff("data_checksums", warn("pg_checksums --enable, while the server is stopped", "damage on disk is not detected (data_checksums is off)"))
-	ifOff("archive_mode", warn("archive the WAL, or dump the index every day: docs/operations.md", "the WAL is not archived: without a backup of the index, no restore is possible"))
+	ifOff("archive_mode", warn("archive the WAL, or dump the index every day: docs/operations.md", "the WAL is not archived: if the server is lost, so are the newest changes of the index, and it must be rebuilt from the store"))
 	v.ok("fsync %s, synchronous_commit %s, wal_level %s", s["fsync"], s["synchronous_commit"], s["wal_level"])
 	return v.finding()
 }

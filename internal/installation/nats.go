@@ -157,11 +157,18 @@ accounts {
 // listen returns the address on which a server listens: all interfaces, except that a trial on one
 // machine uses the loopback interface if the server's name is an address of it.
 func (p *Plan) listen(host string, port int) string {
-	ip, err := netip.ParseAddr(host)
-	if p.InPlace == "" || err != nil || !ip.IsLoopback() {
-		ip = netip.IPv4Unspecified()
+	ip := netip.IPv4Unspecified()
+	if p.trial(host) {
+		ip = netip.MustParseAddr(host)
 	}
 	return netip.AddrPortFrom(ip, uint16(port)).String()
+}
+
+// trial reports whether the installation is used on one machine, and host is an address of its
+// loopback interface.
+func (p *Plan) trial(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return p.InPlace != "" && err == nil && ip.IsLoopback()
 }
 
 func writeCluster(b *strings.Builder, p *Plan, n natsNode) {

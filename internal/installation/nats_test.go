@@ -521,14 +521,24 @@ func await(t *testing.T, what string, done func() bool) {
 // A trial on one machine is not reachable from others.
 func TestTrialListensOnThisMachineOnly(t *testing.T) {
 	const everywhere = "0.0.0.0:4222"
-	for _, test := range []struct{ inPlace, host, nats, http string }{
-		{"/trial", "127.0.0.1", "127.0.0.1:4222", "127.0.0.1:9464"},
-		{"/trial", "::1", "[::1]:4222", "127.0.0.1:9464"},
-		{"/trial", "10.0.0.1", everywhere, "127.0.0.1:9464"},
-		{"/trial", "nats1", everywhere, "127.0.0.1:9464"},
-		{"", "127.0.0.1", everywhere, ":9464"},
+	for _, test := range []struct{ inPlace, host, nats, postgres, http string }{
+		{"/trial", "127.0.0.1", "127.0.0.1:4222", "127.0.0.1", "127.0.0.1:9464"},
+		{"/trial", "::1", "[::1]:4222", "::1", "127.0.0.1:9464"},
+		{"/trial", "10.0.0.1", everywhere, "*", "127.0.0.1:9464"},
+		{"/trial", "nats1", everywhere, "*", "127.0.0.1:9464"},
+		{"", "127.0.0.1", everywhere, "*", ":9464"},
 	} {
-		p := &Plan{InPlace: test.inPlace}
+		p := &Plan{Name: "bctl", InPlace: test.inPlace, Postgres: Database{Host: test.host, Port: 5432, Name: "bctl"}}
+		files, err := postgresFiles(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		listens := "\nlisten_addresses = '" + test.postgres + "'\n"
+		if !slices.ContainsFunc(files, func(f File) bool {
+			return f.Path == "postgres/postgresql.conf" && strings.Contains(string(f.Data), listens)
+		}) {
+			t.Errorf("Postgres of %+v does not have %q", test, listens)
+		}
 		if got := p.listen(test.host, 4222); got != test.nats {
 			t.Errorf("NATS of %+v listens on %s", test, got)
 		}

@@ -40,7 +40,7 @@ func postgresFiles(p *Plan) ([]File, error) {
 		}
 	}
 	data := map[string]any{
-		"Name": p.Name, "Database": p.Postgres.Name, "Port": p.Postgres.Port, "Schema": schema, "Grants": grants,
+		"Name": p.Name, "Database": p.Postgres.Name, "Port": p.Postgres.Port, "Listen": p.listenPostgres(), "Schema": schema, "Grants": grants,
 		"Setting": migrations.RolesSetting, "Version": migrations.SelectVersion, "Identities": names,
 		"CA": p.place("postgres/ca.pem"), "Cert": p.place("postgres/server.pem"), "Key": p.place("postgres/server.key"),
 		"HBA": p.place("postgres/pg_hba.conf"), "Ident": p.place("postgres/pg_ident.conf"), "Conf": p.place("postgres/postgresql.conf"),
@@ -60,6 +60,15 @@ func postgresFiles(p *Plan) ([]File, error) {
 		files = append(files, File{Path: "postgres/" + name, Data: []byte(text.String())})
 	}
 	return files, nil
+}
+
+// listenPostgres returns the addresses on which the server listens. A trial on one machine uses the
+// loopback interface if the server's name is an address of it.
+func (p *Plan) listenPostgres() string {
+	if p.trial(p.Postgres.Host) {
+		return p.Postgres.Host
+	}
+	return "*"
 }
 
 // databaseRole returns the Postgres role for a role.

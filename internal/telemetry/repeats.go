@@ -38,6 +38,7 @@ type limited struct {
 	slog.Handler
 	about   string // the attributes in repeatKeys that were set by With
 	repeats *repeats
+	pair    *pair // not nil: of what Pair has returned
 }
 
 func newLimited(h slog.Handler) slog.Handler {
@@ -72,11 +73,19 @@ type failing struct {
 	pause       time.Duration
 	failures    int
 	unsaid      int
+	said        time.Time // when it was last logged
 	over        *time.Timer
+	ended       bool
+	right       bool   // the log has said that what it had put wrong is right again
+	held        func() // says so when it is over; nil: nothing is to be said
 }
 
 func (l *limited) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level < slog.LevelWarn {
+	switch {
+	case r.Level >= slog.LevelWarn:
+	case l.pair != nil:
+		return l.repeats.right(ctx, l, r)
+	default:
 		return l.Handler.Handle(ctx, r)
 	}
 	failures := l.repeats.note(l, &r)
@@ -99,6 +108,9 @@ func (p *repeats) note(l *limited, r *slog.Record) int {
 	f := p.failing[key]
 	if f == nil {
 		if len(p.failing) >= maxRepeats {
+			if l.pair != nil {
+				l.pair.wrong(nil)
+			}
 			return 1
 		}
 		f = &failing{handler: l.Handler, away: away, event: r.Message, first: r.Time, next: r.Time, pause: sayAgain}
@@ -108,12 +120,17 @@ func (p *repeats) note(l *limited, r *slog.Record) int {
 	f.over.Reset(overAfter)
 	f.failures++
 	f.last = r.Time
-	if r.Time.Before(f.next) {
+	now := l.pair != nil && l.pair.wrong(f)
+	due := !r.Time.Before(f.next)
+	if !due && !now {
 		f.unsaid++
 		return 0
 	}
-	f.next = r.Time.Add(f.pause)
-	f.pause = min(2*f.pause, sayRarely)
+	f.said = r.Time
+	if due {
+		f.next = r.Time.Add(f.pause)
+		f.pause = min(2*f.pause, sayRarely)
+	}
 	return f.failures
 }
 
@@ -137,6 +154,7 @@ func (p *repeats) end(key string, f *failing) {
 		return
 	}
 	delete(p.failing, key)
+	f.ended = true
 	log, seconds := slog.New(f.handler), f.last.Sub(f.first).Seconds()
 	switch {
 	case f.unsaid == 0:
@@ -146,6 +164,9 @@ func (p *repeats) end(key string, f *failing) {
 		log.Info("no failure of this dependency for a minute", "dependency", f.away.Dependency(), "event", f.event, "failures", f.failures, "seconds", seconds)
 	default:
 		log.Info("no failure of this kind for a minute", "event", f.event, "failures", f.failures, "seconds", seconds)
+	}
+	if f.held != nil {
+		f.held()
 	}
 }
 
@@ -211,10 +232,10 @@ func (l *limited) WithAttrs(attrs []slog.Attr) slog.Handler {
 	for _, a := range attrs {
 		say(&about, a)
 	}
-	return &limited{Handler: l.Handler.WithAttrs(attrs), about: about.String(), repeats: l.repeats}
+	return &limited{Handler: l.Handler.WithAttrs(attrs), about: about.String(), repeats: l.repeats, pair: l.pair}
 }
 
 // WithGroup implements slog.Handler.
 func (l *limited) WithGroup(name string) slog.Handler {
-	return &limited{Handler: l.Handler.WithGroup(name), about: l.about, repeats: l.repeats}
+	return &limited{Handler: l.Handler.WithGroup(name), about: l.about, repeats: l.repeats, pair: l.pair}
 }

@@ -51,7 +51,7 @@ type Watch struct {
 
 // New returns a Watch; now is this machine's clock.
 func New(idx index.Index, now func() time.Time, log *slog.Logger, metrics *telemetry.Clock) *Watch {
-	return &Watch{index: idx, now: now, log: log, metrics: metrics}
+	return &Watch{index: idx, now: now, log: telemetry.Pair(log), metrics: metrics}
 }
 
 // Check compares the clocks, and fails with ErrOff if they differ too much.

@@ -19,6 +19,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 const (
@@ -52,7 +53,7 @@ type Watch struct {
 
 // New returns a Watch; signed may be nil.
 func New(idx index.Index, s store.Store, signed *backup.Repository, log *slog.Logger) *Watch {
-	return &Watch{index: idx, store: s, signed: signed, log: log, turn: make(chan struct{}, 1)}
+	return &Watch{index: idx, store: s, signed: signed, log: telemetry.Pair(log), turn: make(chan struct{}, 1)}
 }
 
 // Old returns the last finding: an error that wraps repo.ErrIndexOld if the index is too old.

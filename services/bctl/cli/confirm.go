@@ -130,6 +130,19 @@ func (s *stopOf) next() string {
 	return "the run may continue"
 }
 
+// confirmation is the command that confirms the stop. It names how many operators must run it, if
+// one is not enough.
+func (s *stopOf) confirmation() string {
+	command := fmt.Sprintf("bctl confirm %d", s.ID)
+	switch missing := s.Operators - len(s.Confirmed); {
+	case len(s.Confirmed) > 0 && missing > 0:
+		return command + " as " + counted(missing, "other operator")
+	case missing > 1:
+		return command + fmt.Sprintf(" as %d different operators", missing)
+	}
+	return command
+}
+
 // A stopOf is a stop and the names of its shard.
 type stopOf struct {
 	index.Stop

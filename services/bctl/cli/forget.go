@@ -412,10 +412,10 @@ func (c *forgetCommand) report(ctx context.Context, i index.Index) error {
 			return err
 		}
 	}
-	text := fmt.Sprintf("forgot %s; %s", counted(len(gone), "snapshot"), staying(len(c.fates)-len(gone)))
+	text := fmt.Sprintf("forgot %s%s", counted(len(gone), "snapshot"), staying(len(c.fates)-len(gone)))
 	switch {
 	case frees != nil && len(c.fates) > 0:
-		text = fmt.Sprintf("would forget %s; %s\nbctl prune would then delete %s (%s)",
+		text = fmt.Sprintf("would forget %s%s\nbctl prune would then delete %s (%s)",
 			counted(len(gone), "snapshot"), staying(len(c.fates)-len(gone)), counted(frees.Packs, "pack"), size(frees.Bytes))
 		if frees.Thinned > 0 {
 			text += fmt.Sprintf(", and free %s of %s", size(frees.Freed), counted(frees.Thinned, "other"))
@@ -435,12 +435,16 @@ func (c *forgetCommand) report(ctx context.Context, i index.Index) error {
 	return err
 }
 
-// staying returns the number of snapshots that stay, as text.
+// staying returns how many of the snapshots to decide about stay, as the end of a sentence. If all
+// are forgotten that were named, others of the shard stay.
 func staying(n int) string {
-	if n == 1 {
-		return "1 stays"
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return "; 1 stays"
 	}
-	return fmt.Sprintf("%d stay", n)
+	return fmt.Sprintf("; %d stay", n)
 }
 
 func (c *forgetCommand) reportJSON(gone int, frees *prune.Summary) error {

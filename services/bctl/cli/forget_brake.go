@@ -45,7 +45,7 @@ func (c *forgetCommand) unconfirmed() error {
 	var parts, confirm []string
 	for _, s := range c.stopped {
 		parts = append(parts, fmt.Sprintf("the brake has stopped this for %[2]s: it would forget %[1]s, and has forgotten none", s.what(), s.where()))
-		confirm = append(confirm, fmt.Sprintf("bctl confirm %d", s.ID))
+		confirm = append(confirm, s.confirmation())
 	}
 	return fmt.Errorf("%s. To confirm it, run %s; then run this command again (--dry-run lists the snapshots)", strings.Join(parts, "; "), strings.Join(confirm, ", "))
 }

@@ -26,20 +26,25 @@ const (
 const (
 	// patience is how long the index may take to answer before a warning is logged.
 	patience = 3 * time.Second
-	// giveUpAfter is how long a server may take. A local index has no limit: it may be recovering.
+	// giveUpAfter is how long a server may take: a local index may be recovering.
 	giveUpAfter = time.Minute
 )
 
 // openIndex opens the index. It fails if the server does not answer.
 func (a *app) openIndex(ctx context.Context, to access) (i index.Index, err error) {
-	if _, local := a.cfg.IndexPath(); local {
-		return a.openIndexNow(ctx, to)
-	}
-	err = answered(ctx, giveUpAfter, func(ctx context.Context) error {
+	err = a.answered(ctx, giveUpAfter, func(ctx context.Context) error {
 		i, err = a.openIndexNow(ctx, to)
 		return err
 	})
 	return i, err
+}
+
+// answered is the function of this name, for a server. A local index has no limit.
+func (a *app) answered(ctx context.Context, within time.Duration, do func(context.Context) error) error {
+	if _, local := a.cfg.IndexPath(); local {
+		return do(ctx)
+	}
+	return answered(ctx, within, do)
 }
 
 // answered calls do with a context that ends after a time, and reports as unavailable that do has

@@ -3,12 +3,17 @@ package cli
 import (
 	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/pgindex"
 )
 
@@ -34,4 +39,24 @@ func TestIndexThatHangsIsUnavailable(t *testing.T) {
 	if err := answered(stopped, within, open); strings.Contains(err.Error(), "has not answered for") {
 		t.Errorf("after an interrupt: %v", err)
 	}
+}
+
+// A silentIndex does not answer.
+type silentIndex struct{ index.Index }
+
+func (silentIndex) Clock(ctx context.Context) (time.Time, error) {
+	<-ctx.Done()
+	return time.Time{}, ctx.Err()
+}
+
+// A server that hangs when the index is open keeps bctl status for a minute at most.
+func TestStatusWithAServerThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &statusCommand{app: &app{cfg: &config.Config{Index: config.Index{URL: "postgres://db1/bctl"}}, term: &terminal{err: io.Discard}, log: slog.New(slog.DiscardHandler)}}
+		began := time.Now()
+		err := c.answer(t.Context(), silentIndex{})
+		if took := time.Since(began); !errors.Is(err, backup.ErrUnavailable) || took != giveUpAfter {
+			t.Errorf("after %v: %v", took, err)
+		}
+	})
 }

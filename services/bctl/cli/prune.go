@@ -207,7 +207,7 @@ func (c *pruneCommand) prune(ctx context.Context, r *repository) error {
 	var stopped *index.StoppedError
 	if errors.As(err, &stopped) {
 		s := stopOf{Stop: stopped.Stop}
-		return fmt.Errorf("the brake has stopped the prune, and nothing was deleted: it would delete %s. To confirm it, run bctl confirm %d; then run bctl prune again", s.what(), s.ID)
+		return fmt.Errorf("the brake has stopped the prune, and nothing was deleted: it would delete %s. To confirm it, run %s; then run bctl prune again", s.what(), s.confirmation())
 	}
 	if err != nil {
 		return err

@@ -334,7 +334,7 @@ func (c *purgeCommand) brake(ctx context.Context) (done func() error, err error)
 	var stopped *index.StoppedError
 	if errors.As(err, &stopped) {
 		s := stopOf{Stop: stopped.Stop}
-		return nil, fmt.Errorf("the brake has stopped the purge, and nothing was removed: it would remove %s. To confirm it, run bctl confirm %d; then run this command again", s.what(), s.ID)
+		return nil, fmt.Errorf("the brake has stopped the purge, and nothing was removed: it would remove %s. To confirm it, run %s; then run this command again", s.what(), s.confirmation())
 	}
 	return func() error { return c.index.Deleted(ctx, d, true) }, err
 }

@@ -210,7 +210,7 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 	case errors.As(err, &stopped):
 		s := stopOf{Stop: stopped.Stop}
 		return repair.Summary{}, fmt.Errorf("the brake has stopped the repair, and nothing was dropped: it would drop %s. "+
-			"Is all of the store there? If it is, run bctl confirm %d, and then this command again", s.what(), s.ID)
+			"Is all of the store there? If it is, run %s, and then this command again", s.what(), s.confirmation())
 	}
 	return s, err
 }

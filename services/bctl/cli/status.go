@@ -104,21 +104,41 @@ func (c *statusCommand) run(ctx context.Context) error {
 		return err
 	}
 	defer i.Close()
-	c.app.noteCurrent(ctx, i)
-	if c.filer != "" {
-		if _, err := findFiler(ctx, i, c.filer); err != nil {
-			return err
-		}
-	}
-	repository, err := i.Repository(ctx)
+	var repository backup.Repository
+	err = c.app.answered(ctx, giveUpAfter, func(ctx context.Context) (err error) {
+		repository, err = c.begin(ctx, i)
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	c.muster = newMuster(c.app.cfg, "bctl status", repository.ID)
 	defer c.muster.Close()
 	if !c.watch {
-		return c.once(ctx, i)
+		return c.answer(ctx, i)
 	}
+	return c.keepShowing(ctx, i)
+}
+
+// begin reads what the command needs once.
+func (c *statusCommand) begin(ctx context.Context, i index.Index) (backup.Repository, error) {
+	c.app.noteCurrent(ctx, i)
+	if c.filer != "" {
+		if _, err := findFiler(ctx, i, c.filer); err != nil {
+			return backup.Repository{}, err
+		}
+	}
+	return i.Repository(ctx)
+}
+
+// answer shows the state. A server that does not answer makes it fail after a time.
+func (c *statusCommand) answer(ctx context.Context, i index.Index) error {
+	return c.app.answered(ctx, giveUpAfter, func(ctx context.Context) error { return c.once(ctx, i) })
+}
+
+// keepShowing shows the state until it is interrupted. While the index does not answer, it shows
+// the last one.
+func (c *statusCommand) keepShowing(ctx context.Context, i index.Index) error {
 	c.app.interruptible.Store(true)
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()

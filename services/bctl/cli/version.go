@@ -5,6 +5,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/process"
 )
 
 func newVersion(a *app) *cobra.Command {
@@ -27,14 +29,13 @@ func (a *app) printVersion() error {
 	return a.result(versionJSON{version, commit, runtime.Version()}, "bctl %s (%s, %s)\n", version, commit, runtime.Version())
 }
 
-// buildVersion returns the version information that the Go command recorded in the binary.
+// buildVersion returns the version of this binary, and the commit that the Go command recorded.
 func buildVersion() (version, commit string) {
-	version, commit = "unknown", "unknown"
+	commit = "unknown"
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return version, commit
+		return process.Version(), commit
 	}
-	version = info.Main.Version
 	for _, s := range info.Settings {
 		switch {
 		case s.Key == "vcs.revision":
@@ -43,5 +44,5 @@ func buildVersion() (version, commit string) {
 			commit += "+changes"
 		}
 	}
-	return version, commit
+	return process.Version(), commit
 }

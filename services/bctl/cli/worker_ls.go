@@ -280,6 +280,7 @@ func upText(i *flow.Instance, now time.Time) string {
 // shortVersion returns the last part of a version that was generated from a commit.
 func shortVersion(version string) string {
 	const longest = 14 // v10.10.10-rc.1
+	version = strings.TrimSuffix(version, "-dirty")
 	if len(version) <= longest {
 		return version
 	}

@@ -2,17 +2,19 @@ package serve
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/bctl/bctl/internal/loop"
-	"github.com/bctl/bctl/internal/process/clock"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/loop"
+	"github.com/bctl/bctl/internal/process"
+	"github.com/bctl/bctl/internal/process/clock"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 const (
@@ -32,7 +34,8 @@ type announced struct {
 	changed  chan struct{}
 	also     func(*flow.Instance) // adds further data
 	drain    func(undo bool, by string)
-	sealsTo  []string // recipients; nil: it seals nothing
+	sealsTo  []string     // recipients; nil: it seals nothing
+	seals    *slog.Logger // a pair of lines
 
 	mu    sync.Mutex
 	known bool // the difference of the clock is known
@@ -42,11 +45,11 @@ type announced struct {
 
 // announce returns the announcement of a service; run publishes it.
 func announce(c *config.Config, m *monitoring, conn *flow.Conn, idx index.Index, ready *readiness, role flow.Role) *announced {
-	i := flow.Instance{Role: role, Name: workerName(c), Version: version(), Started: m.started}
+	i := flow.Instance{Role: role, Name: workerName(c), Version: process.Version(), Started: m.started}
 	if i.Worker() {
 		i.Site = backup.SiteName(c.Worker.Site)
 	}
-	return &announced{m: m, conn: conn, index: idx, instance: i, ready: ready, changed: ready.changed}
+	return &announced{m: m, conn: conn, index: idx, instance: i, ready: ready, changed: ready.changed, seals: telemetry.Pair(m.log)}
 }
 
 // run publishes the announcement until ctx is done.
@@ -104,9 +107,9 @@ func (a *announced) compareRecipients(ctx context.Context) {
 	}
 	loop.Wake(a.changed)
 	if stale {
-		a.m.log.Warn("this service seals to other recipients than those in force: give it the present worker key, then restart it")
+		a.seals.Warn("this service seals to other recipients than those in force: give it the present worker key, then restart it")
 	} else {
-		a.m.log.Info("this service seals to the recipients in force again")
+		a.seals.Info("this service seals to the recipients in force again")
 	}
 }
 

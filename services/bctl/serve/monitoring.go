@@ -8,13 +8,13 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/process"
 	"github.com/bctl/bctl/internal/process/health"
 	"github.com/bctl/bctl/internal/telemetry"
 )
@@ -66,7 +66,7 @@ func monitor(ctx context.Context, c *config.Config, service string, log *slog.Lo
 	telemetry.CheckOutages(m.log, m.health.Usable)
 	var err error
 	if m.trace, err = telemetry.NewTracer(ctx, telemetry.TraceOptions{
-		URL: c.Trace.URL, CAFile: c.Trace.CAFile, CertFile: c.Trace.CertFile, KeyFile: c.Trace.KeyFile, Percent: c.Trace.Percent, Service: service, Worker: worker, Version: version(), Log: m.log,
+		URL: c.Trace.URL, CAFile: c.Trace.CAFile, CertFile: c.Trace.CertFile, KeyFile: c.Trace.KeyFile, Percent: c.Trace.Percent, Service: service, Worker: worker, Version: process.Version(), Log: m.log,
 	}); err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func monitor(ctx context.Context, c *config.Config, service string, log *slog.Lo
 	if err != nil {
 		return nil, errors.Join(err, m.trace.Close())
 	}
-	m.metrics = telemetry.NewMetrics(service, version())
+	m.metrics = telemetry.NewMetrics(service, process.Version())
 	m.metrics.Certificates(map[string]string{"nats": c.NATS.CertFile, "index": c.Index.CertFile, "store": c.Store.CertFile, "http": c.HTTP.CertFile})
 	m.unhook = context.AfterFunc(ctx, m.health.Stopping)
 	m.dog = startWatchdog(ctx, os.Getenv, m.health.Alive, m.log)
@@ -164,12 +164,4 @@ func indexAnswers(ctx context.Context, idx index.Index) error {
 		return fmt.Errorf("%w: %w", backup.IndexAway, err)
 	}
 	return err
-}
-
-// version returns the version that the Go command recorded in the binary.
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return info.Main.Version
-	}
-	return "unknown"
 }

@@ -49,7 +49,7 @@ func Pruner(ctx context.Context, c *config.Config, log *slog.Logger) error {
 // announceHousekeeper checks whether a pruner or a scrubber is ready, and announces it if NATS is
 // configured, until stop is called. Operators then see that it runs, and whether it is ready.
 func (s *starting) announceHousekeeper(ctx context.Context, c *config.Config, role flow.Role) (stop func()) {
-	ready := newReadiness(false)
+	ready := newReadiness(s.log, false)
 	run, leave := func(ctx context.Context) { ready.look(ctx, s.monitoring) }, func() {}
 	if c.Fleet() {
 		conn, err := open.ServiceNATS(c, workerName(c), s.repository, s.log, nil, nil, nil)

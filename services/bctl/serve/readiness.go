@@ -3,12 +3,14 @@ package serve
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/process/health"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 // readyEvery is the interval at which a worker checks whether it is ready. It takes no work while
@@ -18,12 +20,13 @@ const readyEvery = 2 * time.Second
 // A readiness holds the result of a service's last readiness check.
 type readiness struct {
 	why     atomic.Pointer[error]
+	log     *slog.Logger  // a pair of lines
 	takes   bool          // takes work if it is ready
 	changed chan struct{} // signals that the result has changed
 }
 
-func newReadiness(takesWork bool) *readiness {
-	return &readiness{takes: takesWork, changed: make(chan struct{}, 1)}
+func newReadiness(log *slog.Logger, takesWork bool) *readiness {
+	return &readiness{log: telemetry.Pair(log), takes: takesWork, changed: make(chan struct{}, 1)}
 }
 
 // mayTake returns the reason why no work may be taken; nil if it may.
@@ -52,7 +55,7 @@ func (r *readiness) lookOnce(ctx context.Context, m *monitoring) {
 		r.why.Store(&err)
 	}
 	if (err == nil) != (before == nil) {
-		r.say(m, err)
+		r.say(err)
 	}
 	if errors.Is(err, backup.IndexAway) {
 		// While the server hangs, all other requests wait: none fails, and none reports the outage.
@@ -60,13 +63,13 @@ func (r *readiness) lookOnce(ctx context.Context, m *monitoring) {
 	}
 }
 
-func (r *readiness) say(m *monitoring, err error) {
+func (r *readiness) say(err error) {
 	loop.Wake(r.changed)
 	switch {
 	case !r.takes, errors.Is(err, health.ErrStopping): // which the log says already
 	case err != nil:
-		m.log.Warn("not ready: this worker takes no new work", "error", err)
+		r.log.Warn("not ready: this worker takes no new work", "error", err)
 	default:
-		m.log.Info("ready again: this worker takes new work")
+		r.log.Info("ready again: this worker takes new work")
 	}
 }

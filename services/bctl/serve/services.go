@@ -39,6 +39,7 @@ import (
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/telemetry"
 	"github.com/bctl/bctl/services/bctl/open"
 	"github.com/bctl/bctl/services/committer/commit"
 	"github.com/bctl/bctl/services/committer/schedule"
@@ -115,7 +116,7 @@ func Walker(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	defer s.close()
 	m, idx, log := s.monitoring, s.idx, s.log
 	s.waits.end()
-	ready := newReadiness(true)
+	ready := newReadiness(m.log, true)
 	conn, report, err := connect(c, m, s.repository, func(context.Context) error { return ready.mayTake() })
 	if err != nil {
 		return err
@@ -151,7 +152,7 @@ func Reader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return err
 	}
 	s.waits.end()
-	ready := newReadiness(true)
+	ready := newReadiness(m.log, true)
 	conn, report, err := connect(c, m, s.repository, func(ctx context.Context) error {
 		if trial, err := s.store.admits(ctx); trial || err != nil {
 			return err
@@ -218,7 +219,7 @@ func Committer(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		StopTimeout: c.Worker.StopTimeout, Log: log, OnSnapshot: scheduler.Look, OnVacant: scheduler.Stand, Unseen: unseen,
 		Metrics: m.metrics.Committer(), Trace: m.trace, Health: m.health,
 	})
-	a := announce(c, m, conn, idx, newReadiness(false), flow.RoleCommitter)
+	a := announce(c, m, conn, idx, newReadiness(m.log, false), flow.RoleCommitter)
 	a.sealsTo = recipients
 	a.also = func(i *flow.Instance) {
 		i.Leads, i.Schedules = committer.Leads(), scheduler.Leads()
@@ -344,7 +345,7 @@ func (s *starting) leads() index.Index { return s.current.Index(s.clock.Index())
 // waitForStore waits for the store.
 func waitForStore(ctx context.Context, c *config.Config, waits *waiting) (*guard, error) {
 	m := waits.m
-	retries, g := m.metrics.Retries("store"), &guard{log: m.log}
+	retries, g := m.metrics.Retries("store"), &guard{log: telemetry.Pair(m.log)}
 	s, err := waitFor(ctx, waits, theStore, func() (store.Store, error) {
 		return open.ServiceStore(ctx, c, false, m.log, func(err *store.Error) {
 			retries.Add(err.Err)

@@ -62,7 +62,7 @@ func (w *waiting) say(what string, err error) {
 	if !w.beside {
 		w.m.health.Depends(needNATS, func(context.Context) error { return conn.Ready() })
 	}
-	a := announce(w.c, w.m, conn, nil, newReadiness(false), w.role)
+	a := announce(w.c, w.m, conn, nil, newReadiness(w.m.log, false), w.role)
 	describe := func() flow.Instance {
 		w.mu.Lock()
 		defer w.mu.Unlock()

@@ -67,10 +67,10 @@ const (
 	// walkers have looked for the tree in vain for a number of times, no walker is expected to see
 	// it. For the root task, the number is rootLooks. For a task whose tree some walker has seen,
 	// it is childLooks in each of childAttempts attempts. With these limits, half of the walkers
-	// can see the wrong tree without the snapshot failing. The keeper fails it earlier if it knows
-	// that no walker sees the tree (flow.Unseen).
+	// can see the wrong tree without the snapshot failing. If the keeper knows that no walker sees
+	// the tree (flow.Unseen), it fails the snapshot after half as long, with a reason that says so.
 	blindDelay    = time.Second
-	rootLooks     = 20
+	rootLooks     = 40
 	childLooks    = 10
 	childAttempts = 3
 )
