@@ -75,7 +75,7 @@ RACED        := GORACE="atexit_sleep_ms=0 $$GORACE" GOFLAGS="$$(go env GOFLAGS) 
 WITHPOSTGRES := e2e/need-postgres.sh && export $(RACED) && go run -race ./internal/testenv/withpostgres
 GOTEST       := e2e/gotest.sh -race -vet=off -p 2 -timeout $(TESTTIMEOUT) $(TESTFLAGS)
 TESTED       := ./internal/... ./migrations/... ./services/... ./e2e ./e2e/commands ./e2e/fleet/...
-S3TESTED     := ./internal/store/s3store ./internal/doctor ./internal/installation ./e2e ./e2e/scale ./internal/testenv
+S3TESTED     := ./internal/store/s3store ./internal/mirror ./internal/doctor ./internal/installation ./e2e ./e2e/scale ./internal/testenv
 ALLTESTED    := $(TESTED) ./e2e/bench/... ./e2e/scale/... ./e2e/slowfs/...
 
 .PHONY: test test-short test-s3 test-upgrade test-long test-exhaustive test-manifests test-independent test-containers test-debian test-all soak histories fuzz bench bench-scale
