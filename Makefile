@@ -77,6 +77,8 @@ GOTEST       := e2e/gotest.sh -race -vet=off -p 2 -timeout $(TESTTIMEOUT) $(TEST
 TESTED       := ./internal/... ./migrations/... ./services/... ./e2e ./e2e/commands ./e2e/fleet/...
 S3TESTED     := ./internal/store/s3store ./internal/mirror ./internal/doctor ./internal/installation ./e2e ./e2e/scale ./internal/testenv
 ALLTESTED    := $(TESTED) ./e2e/bench/... ./e2e/scale/... ./e2e/slowfs/...
+# In test-all, these are tested without the race detector, with which they take several times as long and share little memory.
+PLAIN        := ./internal/index/... ./internal/prune ./internal/installation ./e2e/commands
 
 .PHONY: test test-short test-s3 test-upgrade test-long test-exhaustive test-manifests test-independent test-containers test-debian test-all soak histories fuzz bench bench-scale
 test: ## what every change must pass, within minutes: needs Go, a C compiler and Postgres
@@ -112,7 +114,7 @@ test-containers: ## the fleet of deploy/compose.yaml under faults; fails without
 	BCTL_REQUIRE_DOCKER=1 go test -C e2e -race -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./containers
 
 test-all: s3-servers ## test, test-s3, test-upgrade and test-long in one run; random tests as often as in test
-	export BCTL_TEST_TARGETS=s3,upgrade,long; $(WITHPOSTGRES) $(GOTEST) -- $(ALLTESTED)
+	export BCTL_TEST_TARGETS=s3,upgrade,long; $(WITHPOSTGRES) e2e/gotest.sh -race -vet=off -p 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) -- $(ALLTESTED) --plain $(PLAIN)
 
 soak: s3-servers ## random changes and faults of a fleet [MINUTES=10 SEED=n repeats them]
 	export BCTL_TEST_TARGETS=s3,long E2E_SOAK_MINUTES=$(MINUTES) E2E_SEED=$(SEED); $(WITHPOSTGRES) go test -C e2e -race -timeout 0 -count 1 -v -run '^TestSoak$$' $(TESTFLAGS) .
