@@ -75,6 +75,12 @@ func (d *database) must(t *testing.T, folder string, role Role) *pgx.Conn {
 func TestPostgresConnections(t *testing.T) {
 	d := withDatabase(t)
 	for _, i := range d.Plan.newest() {
+		if !i.Role.usesIndex() {
+			if _, err := d.connect(t, i.home(), i.Role); err == nil {
+				t.Errorf("%s connects to the index, which it does not use", i.Name())
+			}
+			continue
+		}
 		conn := d.must(t, i.home(), i.Role)
 		var version string
 		if err := conn.QueryRow(t.Context(), "SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&version); err != nil || version < "TLSv1.2" {
@@ -262,19 +268,19 @@ func (d *database) testPrivileges(t *testing.T) {
 		{"walker@paris", Walker, append([]string{"interrupted_pages", "pages", "reread_pages"}, everyone...), nil, nil, nil},
 		{"reader@paris", Reader, append([]string{"chunk_copies", "chunks", "filers", "packs", "pages", "read_batches"}, everyone...), nil, nil, nil},
 		{
-			"committer", Committer, append(append([]string{"brake", "catalog_numbers", "confirmations", "filers", "holds", "log", "lost_snapshots", "policies", "readings", "removed_snapshots", "reread_pages", "shards", "stops"}, everyone...), written...),
+			"committer", Committer, append(append([]string{"brake", "catalog_numbers", "confirmations", "drills", "filers", "holds", "log", "lost_snapshots", "policies", "readings", "removed_snapshots", "reread_pages", "shards", "stops"}, everyone...), written...),
 			append([]string{"log", "stops"}, written...), append([]string{"catalog_numbers", "chunk_lists", "chunks", "filers", "leaders", "packs", "shards", "snapshots"}, work...), append([]string{"reread_pages", "stops"}, work...),
 		},
 		{
 			"operator", Operator,
-			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "filers", "holds", "interrupted_pages", "log", "packs", "pages", "parity_groups", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "read_batches", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
-			[]string{"confirmations", "filers", "holds", "log", "policies", "readings", "shards", "snapshots", "stops", "walk_tasks"},
+			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "drills", "filers", "holds", "interrupted_pages", "log", "packs", "pages", "parity_groups", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "read_batches", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
+			[]string{"confirmations", "drills", "filers", "holds", "log", "policies", "readings", "shards", "snapshots", "stops", "walk_tasks"},
 			[]string{"brake", "filers", "policies", "readings", "scrub", "shards", "snapshots", "stops"},
-			[]string{"confirmations", "filers", "holds", "policies", "readings", "shards", "stops"},
+			[]string{"confirmations", "drills", "filers", "holds", "policies", "readings", "shards", "stops"},
 		},
 		{
 			"pruner", Pruner,
-			append(append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "holds", "lost_snapshots", "object_locks", "confirmations", "filers", "leaders", "parity_groups", "policies", "prunes", "readings", "removed_snapshots", "shards", "stops", "sweep", "problems", "interrupted_pages"}, everyone...), deleted...),
+			append(append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "holds", "lost_snapshots", "object_locks", "confirmations", "drills", "filers", "leaders", "parity_groups", "policies", "prunes", "readings", "removed_snapshots", "shards", "stops", "sweep", "problems", "interrupted_pages"}, everyone...), deleted...),
 			[]string{"leaders", "log", "object_locks", "packs", "parity_groups", "prunes", "removed_snapshots", "stops", "sweep"}, []string{"brake", "catalog_numbers", "object_locks", "chunk_copies", "chunk_lists", "chunks", "leaders", "packs", "pages", "parity_groups", "shards", "snapshots", "sweep"},
 			append([]string{"amendments", "catalogs", "object_locks", "parity_groups", "problems", "prunes", "readings", "interrupted_pages", "stops"}, deleted...),
 		},
