@@ -18,7 +18,7 @@ func (r *reading) isLockedDown(t *testing.T) {
 	}
 	ports := strings.Fields(r.main.run(t, `ss --no-header --tcp --listening --numeric | grep --invert-match --extended-regexp '127\.0\.0\.[0-9]+:|\[::1\]:' | sed --regexp-extended 's/.*:([0-9]+) .*/\1/' | sort --unique`))
 	// The port of cluster routes is not there: this NATS is alone.
-	if want := []string{"4222", "5432", "7070", "9464", "9465", "9466", "9467"}; !slices.Equal(ports, want) {
+	if want := []string{"4222", "5432", "7070", "9464", "9465", "9466", "9467", "9468"}; !slices.Equal(ports, want) {
 		t.Errorf("others reach the ports %v, not %v", ports, want)
 	}
 	for _, refused := range []string{
