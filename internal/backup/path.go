@@ -2,8 +2,10 @@ package backup
 
 import (
 	"bytes"
+	"encoding/base64"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // Path keys. A directory's path key is its path with each component followed by a NUL: the key of
@@ -69,6 +71,17 @@ func Split(path string) (dir, name string) {
 func IsAtOrBelow(path, of string) bool {
 	rest, ok := strings.CutPrefix(path, of)
 	return ok && (rest == "" || rest[0] == '/')
+}
+
+// IsBelow reports whether path is below dir, which may be the root.
+func IsBelow(path, dir string) bool { return dir == "" || strings.HasPrefix(path, dir+"/") }
+
+// RawBase64 returns a name or path in base64 if JSON cannot represent it, otherwise "".
+func RawBase64(s string) string {
+	if utf8.ValidString(s) {
+		return ""
+	}
+	return base64.StdEncoding.EncodeToString([]byte(s))
 }
 
 // CheckName returns an error that wraps ErrInvalid unless name can be the name of an entry: not

@@ -91,7 +91,7 @@ func (c *checker) look(ctx context.Context) (*objects, error) {
 	for i := range c.packs {
 		k := &c.packs[i]
 		if k.wanted {
-			at := index.StoredObject{Snapshot: k.Snapshot, ID: k.Object}
+			at := k.StoredObject()
 			byObject[at] = append(byObject[at], i)
 		}
 	}
@@ -314,11 +314,14 @@ func (c *checker) wantOnly(ctx context.Context) error {
 }
 
 // isShort describes an object that is missing or too short.
-func (k *packState) isShort(size int64) string {
+func (k *packState) isShort(size int64) string { return sizeText(size, k.Offset+k.Bytes) }
+
+// sizeText describes an object of a wrong size.
+func sizeText(size, want int64) string {
 	if size == absent {
 		return "it is missing"
 	}
-	return fmt.Sprintf("it has %d bytes, and must have %d", size, k.Offset+k.Bytes)
+	return fmt.Sprintf("it has %d bytes, and must have %d", size, want)
 }
 
 // sizeOf asks the store for the size of an object.

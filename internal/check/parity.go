@@ -85,8 +85,7 @@ func (c *checker) checkParity(ctx context.Context) error {
 func (c *checker) checkParityObject(ctx context.Context, o *parityObject) (text string, err error) {
 	name := o.name()
 	if o.size != o.group.ObjectBytes() {
-		k := packState{Pack: index.Pack{PackPlace: index.PackPlace{Bytes: o.group.ObjectBytes()}}}
-		return k.isShort(o.size), nil
+		return sizeText(o.size, o.group.ObjectBytes()), nil
 	}
 	if c.readsParity(o) {
 		err = o.group.Check(ctx, c.Store, name)

@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/zeebo/blake3"
 
@@ -112,7 +111,7 @@ func choose(ctx context.Context, c browse.Catalog, id backup.SnapshotID, seed ui
 // enter makes path the current directory. best is the best candidate of what was left so far, if no
 // open directory has it.
 func (s *chooser) enter(path string, best *candidate) *candidate {
-	for len(s.open) > 0 && s.open[len(s.open)-1].path != path && !within(path, s.open[len(s.open)-1].path) {
+	for len(s.open) > 0 && s.open[len(s.open)-1].path != path && !backup.IsBelow(path, s.open[len(s.open)-1].path) {
 		best = s.leave(best)
 	}
 	if len(s.open) == 0 || s.open[len(s.open)-1].path != path {
@@ -120,8 +119,6 @@ func (s *chooser) enter(path string, best *candidate) *candidate {
 	}
 	return best
 }
-
-func within(path, dir string) bool { return dir == "" || strings.HasPrefix(path, dir+"/") }
 
 // leave closes the innermost directory. A directory that is small enough stands for everything
 // below it.
@@ -185,7 +182,7 @@ func restorable(e *backup.Entry) bool {
 	return e.Kind != backup.File || e.Flags&(backup.ContentMissing|backup.Wanted) == 0
 }
 
-// hash is uniform for any choice of paths, because whoever chooses them does not know the seed.
+// hash is uniform for any paths: the users who name files do not know the seed.
 func (s *chooser) hash(purpose, path string) uint64 {
 	b := binary.LittleEndian.AppendUint64(nil, s.seed)
 	b = append(b, purpose...)

@@ -113,7 +113,7 @@ func (r *run) drill(ctx context.Context) error {
 		return err
 	}
 	dir := &r.report.Directory
-	dir.Path, dir.Raw, dir.Chosen = chosen.directory.path, rawBase64(chosen.directory.path), true
+	dir.Path, dir.Raw, dir.Chosen = chosen.directory.path, backup.RawBase64(chosen.directory.path), true
 	return r.restore(ctx, StepDirectory, restore.Options{Path: chosen.directory.path}, nil, dir)
 }
 

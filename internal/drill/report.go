@@ -2,12 +2,10 @@ package drill
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -82,17 +80,9 @@ type Failure struct {
 	Error string `json:"error"`
 }
 
-// rawBase64 returns s in base64 if JSON cannot represent it, otherwise "".
-func rawBase64(s string) string {
-	if utf8.ValidString(s) {
-		return ""
-	}
-	return base64.StdEncoding.EncodeToString([]byte(s))
-}
-
 // fail records a failure. The two restores of a drill may find the same one.
 func (r *Report) fail(path, what, reason string) {
-	f := Failure{path, rawBase64(path), what, reason}
+	f := Failure{path, backup.RawBase64(path), what, reason}
 	if slices.Contains(r.Failed, f) {
 		return
 	}

@@ -339,6 +339,11 @@ type PackPlace struct {
 	Bytes    int64 // of the pack
 }
 
+// StoredObject returns the object of packs that has the pack.
+func (p *PackPlace) StoredObject() StoredObject {
+	return StoredObject{Snapshot: p.Snapshot, ID: p.Object}
+}
+
 // A Location is the place of a chunk. The zero Location is no place.
 type Location struct {
 	PackPlace

@@ -290,7 +290,7 @@ func (s *objectStore) testPruner(t *testing.T) {
 }
 
 // The scrubber reads packs, and nothing else but the repository object. It writes and deletes
-// nothing (testForbidden), and is told if a pack is missing.
+// nothing (testForbidden), and the store answers that a missing pack is missing.
 func (s *objectStore) testScrubber(t *testing.T) {
 	ctx := t.Context()
 	scrubber := s.as(t, s.key(t, "scrubber"))

@@ -129,7 +129,7 @@ func (p *pass) back(ctx context.Context, from Reader, name string, there map[str
 		return nil
 	}
 	if there[name] { // put by an interrupted run: it is proven like any other
-		s, err := p.readNoted(ctx, p.To, name, &h)
+		s, err := p.prover.readNoted(ctx, p.To, name, &h)
 		if err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func (p *pass) back(ctx context.Context, from Reader, name string, there map[str
 			return err
 		}
 	}
-	s, err := p.readNoted(ctx, from, name, &h)
+	s, err := p.prover.readNoted(ctx, from, name, &h)
 	if err != nil {
 		return err
 	}
@@ -158,15 +158,6 @@ func (p *pass) back(ctx context.Context, from Reader, name string, there map[str
 	}
 	count()
 	return nil
-}
-
-// readNoted reads an object, proves it, and compares it with the mirror's note.
-func (p *pass) readNoted(ctx context.Context, from Reader, name string, h *held) (seen, error) {
-	s, err := p.prover.read(ctx, from, name)
-	if err == nil && h.isNoted() {
-		s.compare(h)
-	}
-	return s, err
 }
 
 // A Source is a mirror from which single objects are put back.
@@ -207,12 +198,9 @@ func (s *Source) PutBack(ctx context.Context, to store.Store, name string) (bool
 	if !isOurs(name) || !h.isHere() {
 		return false, nil
 	}
-	good, err := s.prover.read(ctx, s.mirror, name)
+	good, err := s.prover.readNoted(ctx, s.mirror, name, &h)
 	if err != nil {
 		return false, err
-	}
-	if h.isNoted() {
-		good.compare(&h)
 	}
 	if good.whole() && s.Content != nil && kindOf(name) == 0 {
 		if good.err = s.Content(ctx, name, good.data); good.err != nil && !damaged(good.err) {

@@ -88,17 +88,13 @@ func (p *pass) sizes(name string, h *held, size int64) {
 // compareBoth reads an object on both sides.
 func (p *pass) compareBoth(ctx context.Context, name string) error {
 	h := p.state.get(name)
-	original, err := p.prover.read(ctx, p.From, name)
+	original, err := p.prover.readNoted(ctx, p.From, name, &h)
 	if err != nil {
 		return err
 	}
-	copied, err := p.prover.read(ctx, p.To, name)
+	copied, err := p.prover.readNoted(ctx, p.To, name, &h)
 	if err != nil || original.gone || copied.gone { // deleted meanwhile
 		return err
-	}
-	if h.isNoted() {
-		original.compare(&h)
-		copied.compare(&h)
 	}
 	if original.err != nil {
 		p.problem(InStore, name, original.err.Error())

@@ -42,7 +42,7 @@ func (p *pass) keepHouse(ctx context.Context) error {
 		return err
 	}
 	// What they noted has been read and noted again.
-	if err := p.To.Delete(ctx, p.state.torn...); err != nil && !isLocked(err) {
+	if err := p.To.Delete(ctx, p.state.torn...); err != nil && !store.IsLocked(err) {
 		return err
 	}
 	return errors.Join(stopped, p.state.merge(ctx))

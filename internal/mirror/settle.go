@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/store"
 )
 
 // errVanished: the store has the object no longer.
@@ -41,10 +42,20 @@ func (p *Prover) read(ctx context.Context, from Reader, name string) (s seen, er
 	return s, nil
 }
 
+// readNoted reads an object and proves it, also by the mirror's note, which proves more than a pack
+// does.
+func (p *Prover) readNoted(ctx context.Context, from Reader, name string, h *held) (seen, error) {
+	s, err := p.read(ctx, from, name)
+	if err == nil && h.isNoted() {
+		s.compare(h)
+	}
+	return s, err
+}
+
 // settle makes the mirror have an object of the store, or reports why it cannot.
 func (p *pass) settle(ctx context.Context, name string) error {
 	h := p.state.get(name)
-	original, err := p.prover.read(ctx, p.From, name)
+	original, err := p.prover.readNoted(ctx, p.From, name, &h)
 	if err != nil {
 		return err
 	}
@@ -53,7 +64,7 @@ func (p *pass) settle(ctx context.Context, name string) error {
 	}
 	var copied seen
 	if h.isHere() {
-		if copied, err = p.prover.read(ctx, p.To, name); err != nil {
+		if copied, err = p.prover.readNoted(ctx, p.To, name, &h); err != nil {
 			return err
 		}
 		p.mu.Lock()
@@ -61,10 +72,6 @@ func (p *pass) settle(ctx context.Context, name string) error {
 		p.mu.Unlock()
 	} else {
 		copied.gone = true
-	}
-	if h.isNoted() { // the sum proves more than a pack does
-		original.compare(&h)
-		copied.compare(&h)
 	}
 	switch {
 	case original.whole() && copied.whole() && original.sum == copied.sum:
@@ -107,7 +114,7 @@ func (p *pass) adopt(ctx context.Context, name string, h *held, s *seen) error {
 func (p *pass) put(ctx context.Context, name string, h *held, original, copied *seen) error {
 	if !copied.gone {
 		// A store refuses to replace an object.
-		if err := p.To.Delete(ctx, name); isLocked(err) {
+		if err := p.To.Delete(ctx, name); store.IsLocked(err) {
 			p.problem(InMirror, name, fmt.Sprintf("%v; it is locked, so it cannot be replaced", copied.err))
 			return nil
 		} else if err != nil {

@@ -195,15 +195,10 @@ func (s *state) merge(ctx context.Context) error {
 		}
 	}
 	// Locked ones stay, and say the same.
-	if err := s.to.Delete(ctx, old...); err != nil && !isLocked(err) {
+	if err := s.to.Delete(ctx, old...); err != nil && !store.IsLocked(err) {
 		return err
 	}
 	return nil
-}
-
-func isLocked(err error) bool {
-	_, is := errors.AsType[*store.LockedError](err)
-	return is
 }
 
 // names returns the names of all objects, sorted.

@@ -69,7 +69,7 @@ func (p *pass) hold(names []string, packs []int, needed map[index.StoredObject]b
 	packs = slices.DeleteFunc(packs, func(i int) bool {
 		k := &p.packs[i]
 		name := store.PackName(k.Snapshot, k.Object)
-		if !needed[index.StoredObject{Snapshot: k.Snapshot, ID: k.Object}] || !slices.Contains(names, name) {
+		if !needed[k.StoredObject()] || !slices.Contains(names, name) {
 			return false
 		}
 		held[name] = true

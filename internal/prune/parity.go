@@ -44,8 +44,11 @@ type candidate struct {
 	had bool // it has parity, or is a copy of what had it
 }
 
-func (c *candidate) object() index.StoredObject {
-	return index.StoredObject{Snapshot: c.Snapshot, ID: c.Object}
+func (c *candidate) object() index.StoredObject { return objectOf(&c.Member) }
+
+// objectOf returns a member as the index names it.
+func objectOf(m *parity.Member) index.StoredObject {
+	return index.StoredObject{Snapshot: m.Snapshot, ID: m.Object}
 }
 
 // A tending makes parity groups again, and makes new ones.
@@ -59,6 +62,7 @@ type tending struct {
 	skip       map[index.StoredObject]bool     // objects that cannot become members
 	refused    bool                            // by the store
 	sizes      map[index.StoredObject]int64
+	packsIn    map[index.StoredObject][]*packState // nil: not needed yet
 }
 
 // tendParity makes parity groups, as far as the members of old ones are going, and as there are
@@ -73,7 +77,7 @@ func (p *pass) tendParity(ctx context.Context) (needed map[index.StoredObject]bo
 	needed = map[index.StoredObject]bool{}
 	for _, g := range t.groups {
 		for i := range g.Members {
-			needed[index.StoredObject{Snapshot: g.Members[i].Snapshot, ID: g.Members[i].Object}] = true
+			needed[objectOf(&g.Members[i])] = true
 		}
 	}
 	return needed, err
@@ -123,7 +127,7 @@ func (t *tending) drop(ctx context.Context) error {
 			}
 		}
 		err := t.Store.Delete(ctx, names...)
-		if _, locked := errors.AsType[*store.LockedError](err); locked { // for a day after they were put
+		if store.IsLocked(err) { // for a day after they were put
 			t.incomplete = true
 			continue
 		}
@@ -223,7 +227,7 @@ func (p *pass) staying() map[index.StoredObject]bool {
 	stays, shared := map[index.StoredObject]bool{}, p.shared()
 	for i := range p.packs {
 		if k := &p.packs[i]; shared[k.Object] && k.Bytes > 0 && !k.Gone {
-			stays[index.StoredObject{Snapshot: k.Snapshot, ID: k.Object}] = true
+			stays[k.StoredObject()] = true
 		}
 	}
 	for _, c := range p.fresh {
@@ -242,7 +246,7 @@ func (t *tending) affected(stays map[index.StoredObject]bool) (opened map[backup
 	in := map[index.StoredObject]int{}
 	for _, g := range t.groups {
 		for i := range g.Members {
-			in[index.StoredObject{Snapshot: g.Members[i].Snapshot, ID: g.Members[i].Object}]++
+			in[objectOf(&g.Members[i])]++
 		}
 	}
 	for id, g := range t.groups {
@@ -251,7 +255,7 @@ func (t *tending) affected(stays map[index.StoredObject]bool) (opened map[backup
 		for i := range g.Members {
 			m := &g.Members[i]
 			longest, sum = max(longest, m.Bytes), sum+m.Bytes
-			o := index.StoredObject{Snapshot: m.Snapshot, ID: m.Object}
+			o := objectOf(m)
 			if stays[o] {
 				open[o] = true
 			}
@@ -279,7 +283,7 @@ func (t *tending) affected(stays map[index.StoredObject]bool) (opened map[backup
 func isRedundant(g *parity.Group, in map[index.StoredObject]int) bool {
 	for n, change := range []int{0, -1} {
 		for i := range g.Members {
-			o := index.StoredObject{Snapshot: g.Members[i].Snapshot, ID: g.Members[i].Object}
+			o := objectOf(&g.Members[i])
 			if in[o] += change; n == 0 && in[o] < 2 {
 				return false
 			}
@@ -297,7 +301,7 @@ func (t *tending) survivors(opened map[backup.PackID]map[index.StoredObject]bool
 			continue
 		}
 		for i := range g.Members {
-			seen[index.StoredObject{Snapshot: g.Members[i].Snapshot, ID: g.Members[i].Object}] = true
+			seen[objectOf(&g.Members[i])] = true
 		}
 	}
 	for id, open := range opened {
@@ -333,19 +337,19 @@ func (t *tending) waiting(ctx context.Context, stays map[index.StoredObject]bool
 	}
 	for _, g := range t.groups {
 		for i := range g.Members {
-			not[index.StoredObject{Snapshot: g.Members[i].Snapshot, ID: g.Members[i].Object}] = true
+			not[objectOf(&g.Members[i])] = true
 		}
 	}
 	isNeeded := map[index.StoredObject]bool{}
 	for i := range t.packs {
 		k := &t.packs[i]
-		o := index.StoredObject{Snapshot: k.Snapshot, ID: k.Object}
+		o := k.StoredObject()
 		isNeeded[o] = isNeeded[o] || k.marked > 0
 		not[o] = not[o] || k.Running || !stays[o]
 	}
 	for i := range t.packs {
 		k := &t.packs[i]
-		o := index.StoredObject{Snapshot: k.Snapshot, ID: k.Object}
+		o := k.StoredObject()
 		if not[o] || !isNeeded[o] || t.skip[o] {
 			continue
 		}
@@ -492,11 +496,15 @@ func (t *tending) make(ctx context.Context, of []candidate, number int, opened m
 // inspect checks the packs of an object as far as that is possible without a key, so that no group
 // has a member that is known to be damaged.
 func (t *tending) inspect(ctx context.Context, c *candidate) error {
-	for i := range t.packs {
-		k := &t.packs[i]
-		if k.Object != c.Object || k.Snapshot != c.Snapshot || k.Deleting || k.Bytes == 0 {
-			continue
+	if t.packsIn == nil {
+		t.packsIn = map[index.StoredObject][]*packState{}
+		for i := range t.packs {
+			if k := &t.packs[i]; !k.Deleting && k.Bytes > 0 {
+				t.packsIn[k.StoredObject()] = append(t.packsIn[k.StoredObject()], k)
+			}
 		}
+	}
+	for _, k := range t.packsIn[c.object()] {
 		at := pack.Place{Object: c.Name(), Offset: k.Offset, Bytes: k.Bytes}
 		err := pack.Inspect(ctx, t.Store, at, t.repository, cmp.Or(k.Sealed, k.PackPlace.Pack))
 		if errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrNotFound) {
@@ -511,10 +519,10 @@ func (t *tending) inspect(ctx context.Context, c *candidate) error {
 
 // avoid leaves out a member that cannot be read. If it has parity, its group stays as it is.
 func (t *tending) avoid(bad *parity.BadMemberError) {
-	o := index.StoredObject{Snapshot: bad.Member.Snapshot, ID: bad.Member.Object}
+	o := objectOf(&bad.Member)
 	t.skip[o] = true
 	for id, g := range t.groups {
-		if slices.ContainsFunc(g.Members, func(m parity.Member) bool { return m.Object == o.ID && m.Snapshot == o.Snapshot }) {
+		if slices.ContainsFunc(g.Members, func(m parity.Member) bool { return objectOf(&m) == o }) {
 			t.stuck[id] = true
 		}
 	}
@@ -575,7 +583,7 @@ func (s *section) ungrouped(ctx context.Context, objects []stored) ([]stored, er
 		}
 		if group, _, err := parity.Parse(g.Description); err == nil && g.State == index.ParityValid {
 			for i := range group.Members {
-				members[index.StoredObject{Snapshot: group.Members[i].Snapshot, ID: group.Members[i].Object}] = true
+				members[objectOf(&group.Members[i])] = true
 			}
 		}
 	}

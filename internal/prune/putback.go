@@ -66,11 +66,15 @@ func (p *puttingBack) run(ctx context.Context, damaged []string) error {
 	if err != nil {
 		return err
 	}
+	isDamaged := map[string]bool{}
+	for _, name := range damaged {
+		isDamaged[name] = true
+	}
 	for i := range groups {
 		g := &groups[i]
 		bad := map[string]bool{}
 		for _, name := range g.Names() {
-			if slices.Contains(damaged, name) && !p.Names[name] {
+			if isDamaged[name] && !p.Names[name] {
 				bad[name] = true
 			}
 		}
@@ -130,7 +134,7 @@ func (p *puttingBack) put(ctx context.Context, g *parity.Group, going map[string
 
 // refused says what to do if the store does not let an object be replaced.
 func refused(name string, err error) error {
-	if _, locked := errors.AsType[*store.LockedError](err); locked {
+	if store.IsLocked(err) {
 		return fmt.Errorf("%s is damaged, and locked; parity has it. As an administrator of the store, delete the damaged version, and run this command again: %w", name, err)
 	}
 	if errors.Is(err, fs.ErrPermission) {
@@ -249,7 +253,7 @@ func ReadParity(ctx context.Context, idx Index) (r ParityReport, err error) {
 			return r, err
 		}
 		if !k.Deleting && !k.Gone {
-			sizes[index.StoredObject{Snapshot: k.Snapshot, ID: k.Object}] += k.Bytes
+			sizes[k.StoredObject()] += k.Bytes
 		}
 	}
 	for row, err := range idx.ParityGroups(ctx) {
@@ -266,7 +270,7 @@ func ReadParity(ctx context.Context, idx Index) (r ParityReport, err error) {
 			continue // bctl check names it
 		}
 		for i := range g.Members {
-			o := index.StoredObject{Snapshot: g.Members[i].Snapshot, ID: g.Members[i].Object}
+			o := objectOf(&g.Members[i])
 			if _, is := sizes[o]; is {
 				delete(sizes, o)
 				r.Objects++

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/prune"
 )
 
@@ -16,17 +17,13 @@ const busyFor = 2 * time.Minute
 
 // lead calls do as the leading pruner, as soon as no other process leads.
 func lead(ctx context.Context, o *Options, do func(context.Context, index.Term) error) error {
-	again := time.NewTicker(time.Second)
-	defer again.Stop()
-	for end := time.Now().Add(busyFor); ; {
+	for end := time.Now().Add(busyFor); ; loop.Pause(ctx, time.Second) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		err := prune.Lead(ctx, prune.Options{Index: o.Index, Holder: o.Holder}, do)
 		if !errors.Is(err, prune.ErrBusy) || time.Now().After(end) {
 			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-again.C:
 		}
 	}
 }

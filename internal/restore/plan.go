@@ -130,7 +130,7 @@ func (p *planner) planPage(ctx context.Context, v *backup.PageVersion) error {
 		}
 		p.pages.Add(digest)
 	}
-	if p.skip && (path == p.skipped || below(path, p.skipped)) {
+	if p.skip && (path == p.skipped || backup.IsBelow(path, p.skipped)) {
 		return nil
 	}
 	p.skip = false
@@ -147,8 +147,6 @@ func (p *planner) planPage(ctx context.Context, v *backup.PageVersion) error {
 	p.current.chain.Add(page.Key, page.Next)
 	return p.planEntries(ctx, page.Entries)
 }
-
-func below(path, dir string) bool { return dir == "" || strings.HasPrefix(path, dir+"/") }
 
 // reportIncomplete reports a directory that is not completely known.
 func (p *planner) reportIncomplete(path string, err error) {
@@ -321,7 +319,7 @@ func (p *planner) planEntry(ctx context.Context, e *backup.Entry) error {
 
 func (r *restorer) excluded(path string, directory bool) bool {
 	for _, p := range r.o.Protected {
-		if path == p || below(path, p) {
+		if path == p || backup.IsBelow(path, p) {
 			return true
 		}
 	}

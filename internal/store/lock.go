@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -60,6 +61,12 @@ func Lockable(name string) bool {
 type LockedError struct {
 	Names []string
 	Err   error // the store's answer for one of them; may be nil
+}
+
+// IsLocked reports whether a Delete has left objects because they are locked.
+func IsLocked(err error) bool {
+	_, is := errors.AsType[*LockedError](err)
+	return is
 }
 
 // Error names one of the objects.

@@ -88,16 +88,21 @@ The exit status is 0 only if there is no damage.`,
 // flags adds the flags that say what to check.
 func (c *checkCommand) flags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.level, "level", check.Objects.String(), "check this much: `LEVEL` is index, objects, tables or content")
-	flags.Var(&parsed[float64]{&c.read, "", "string", func(text string) (float64, error) {
+	shareFlag(flags, &c.read, "read the content of this `SHARE` of the packs (without a value: 100%)")
+	flags.BoolVar(&c.restart, "restart", false, "read also what an interrupted check has read")
+	memoryFlag(flags, &c.maxMemory)
+}
+
+// shareFlag adds --read-data for the share of the objects that is read.
+func shareFlag(flags *pflag.FlagSet, to *float64, usageText string) {
+	flags.Var(&parsed[float64]{to, "", "string", func(text string) (float64, error) {
 		percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
 		if err != nil || !(percent > 0 && percent <= 100) {
 			return 0, wrongValue("is not a percentage above 0%% and up to 100%%")
 		}
 		return percent / 100, nil
-	}}, "read-data", "read the content of this `SHARE` of the packs (without a value: 100%)")
+	}}, "read-data", usageText)
 	flags.Lookup("read-data").NoOptDefVal = "100%"
-	flags.BoolVar(&c.restart, "restart", false, "read also what an interrupted check has read")
-	memoryFlag(flags, &c.maxMemory)
 }
 
 // options returns the level, and opens what it needs.
@@ -208,18 +213,8 @@ func (c *checkCommand) close(r *repository) {
 
 // only returns the snapshots to check; nil: all.
 func (c *checkCommand) only(ctx context.Context, i index.Index, given []string) (only []backup.Snapshot, err error) {
-	for _, arg := range given {
-		s, err := c.which.snapshot(ctx, i, arg)
-		if err != nil {
-			return nil, err
-		}
-		if s.State != backup.Committed {
-			return nil, usage("snapshot %s is %s: only committed snapshots can be checked", arg, s.State)
-		}
-		only = append(only, s)
-	}
-	if only != nil || c.which == (which{}) {
-		return only, nil
+	if only, err = c.which.committed(ctx, i, given, "checked"); err != nil || only != nil || c.which == (which{}) {
+		return only, err
 	}
 	if err := c.which.exists(ctx, i); err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ type affectedJSON struct {
 }
 
 func newAffectedJSON(f *check.Finding, a *check.Affected) affectedJSON {
-	return affectedJSON{"affected", f.Object, a.Filer, a.Shard, a.Path, rawBase64(a.Path), a.First, a.Last}
+	return affectedJSON{"affected", f.Object, a.Filer, a.Shard, a.Path, backup.RawBase64(a.Path), a.First, a.Last}
 }
 
 // findingJSON is something that is damaged. The names are fixed.
@@ -153,7 +153,7 @@ func (c *checkCommand) next(f *check.Finding) string {
 func (c *checkCommand) finding(f *check.Finding) error {
 	if c.app.json {
 		o := findingJSON{
-			Type: "finding", Kind: string(f.Kind), Object: f.Object, Text: f.Text, Filer: f.Filer, Shard: f.Shard, Path: f.Path, Raw: rawBase64(f.Path),
+			Type: "finding", Kind: string(f.Kind), Object: f.Object, Text: f.Text, Filer: f.Filer, Shard: f.Shard, Path: f.Path, Raw: backup.RawBase64(f.Path),
 			First: f.First, Last: f.Last, Lost: f.Lost, Elsewhere: f.Elsewhere, Files: f.Files, More: f.More, Parity: f.FromParity, Next: c.next(f),
 		}
 		for i := range f.Affected {

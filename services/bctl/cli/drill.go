@@ -143,7 +143,7 @@ func (c *drillCommand) run(ctx context.Context, given []string) error {
 	if err != nil {
 		return err
 	}
-	// Whoever has an identity can open the key that signs.
+	// Each identity opens the key that signs.
 	signing, err := r.object.CommitterKey(opener)
 	if err != nil {
 		return err
@@ -218,18 +218,8 @@ func (c *drillCommand) drill(ctx context.Context, i index.Index, deps restore.De
 
 // snapshots returns the snapshots to drill.
 func (c *drillCommand) snapshots(ctx context.Context, i index.Index, given []string) (list []backup.Snapshot, err error) {
-	for _, arg := range given {
-		s, err := c.which.snapshot(ctx, i, arg)
-		if err != nil {
-			return nil, err
-		}
-		if s.State != backup.Committed {
-			return nil, usage("snapshot %s is %s: only committed snapshots can be drilled", arg, s.State)
-		}
-		list = append(list, s)
-	}
-	if list != nil {
-		return list, nil
+	if list, err = c.which.committed(ctx, i, given, "drilled"); err != nil || list != nil {
+		return list, err
 	}
 	if err := c.which.exists(ctx, i); err != nil {
 		return nil, err
@@ -358,8 +348,8 @@ func limitsText(r *drill.Report) (text string) {
 
 func partText(p *drill.Part) string {
 	text := fmt.Sprintf("%s, %s in %.1f s", counted(p.Entries, "entry"), size(p.Bytes), p.Seconds)
-	if p.Bytes > 0 && p.Seconds > 0 {
-		text += fmt.Sprintf(" (%s/s)", size(int64(float64(p.Bytes)/p.Seconds)))
+	if rate := rateOf(p); rate > 0 {
+		text += fmt.Sprintf(" (%s/s)", size(rate))
 	}
 	return text
 }

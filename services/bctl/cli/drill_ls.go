@@ -151,20 +151,24 @@ func drillTable(now time.Time) table[*drillRow] {
 		{name: "STARTED", when: func(r *drillRow) forms { return pastForms(r.Started, now) }},
 		{name: "SNAPSHOT", text: func(r *drillRow) string { return r.Snapshot.Short() }, leave: 3},
 		{name: "RESULT", text: (*drillRow).result},
-		{name: "FILES", text: signed(func(r *drill.Report) string { return humanize.Comma(r.Sample.Files + r.Directory.Files) }), right: true, leave: 2},
-		{name: "SIZE", text: signed(func(r *drill.Report) string { return size(r.Sample.Bytes + r.Directory.Bytes) }), right: true},
-		{name: "TIME", text: signed(func(r *drill.Report) string { return fmt.Sprintf("%.1f s", r.Sample.Seconds+r.Directory.Seconds) }), right: true},
-		{name: "RATE", text: signed(func(r *drill.Report) string { return size(rateOf(r)) + "/s" }), right: true, leave: 1},
+		{name: "FILES", text: signed(func(r *drill.Report) string { return humanize.Comma(bothOf(r).Files) }), right: true, leave: 2},
+		{name: "SIZE", text: signed(func(r *drill.Report) string { return size(bothOf(r).Bytes) }), right: true},
+		{name: "TIME", text: signed(func(r *drill.Report) string { return fmt.Sprintf("%.1f s", bothOf(r).Seconds) }), right: true},
+		{name: "RATE", text: signed(func(r *drill.Report) string { return size(rateOf(bothOf(r))) + "/s" }), right: true, leave: 1},
 	}
 }
 
-// rateOf returns the bytes per second that a drill has restored.
-func rateOf(r *drill.Report) int64 {
-	seconds := r.Sample.Seconds + r.Directory.Seconds
-	if seconds <= 0 {
+// bothOf adds up what the two restores of a drill have restored.
+func bothOf(r *drill.Report) *drill.Part {
+	return &drill.Part{Files: r.Sample.Files + r.Directory.Files, Bytes: r.Sample.Bytes + r.Directory.Bytes, Seconds: r.Sample.Seconds + r.Directory.Seconds}
+}
+
+// rateOf returns the bytes per second that a restore has restored; 0: it took no time.
+func rateOf(p *drill.Part) int64 {
+	if p.Seconds <= 0 {
 		return 0
 	}
-	return int64(float64(r.Sample.Bytes+r.Directory.Bytes) / seconds)
+	return int64(float64(p.Bytes) / p.Seconds)
 }
 
 // drillJSON is a line of drill and drill ls. The names are fixed.
@@ -192,6 +196,6 @@ func newDrillJSON(r *drill.Report, d *index.Drill, of string) drillJSON {
 		j.Claimed = of
 		return j
 	}
-	j.Drill, j.BytesPerSecond = r.ID, rateOf(r)
+	j.Drill, j.BytesPerSecond = r.ID, rateOf(bothOf(r))
 	return j
 }

@@ -1,12 +1,10 @@
 package cli
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
 	"time"
-	"unicode/utf8"
 
 	"github.com/bctl/bctl/internal/backup"
 )
@@ -52,7 +50,7 @@ type errorJSON struct {
 }
 
 func problemJSON(p backup.Problem) errorJSON {
-	return errorJSON{Type: "error", Path: p.Path, Raw: rawBase64(p.Path), Op: p.Op, Error: p.Err}
+	return errorJSON{Type: "error", Path: p.Path, Raw: backup.RawBase64(p.Path), Op: p.Op, Error: p.Err}
 }
 
 // printChange prints a change at one path: one that the backup of a shard found, or one that a
@@ -69,15 +67,7 @@ func (a *app) printChange(action, shard, path string, sizeBytes int64) {
 		Path   string `json:"path"`
 		Raw    string `json:"path_b64,omitempty"`
 		Size   int64  `json:"size"`
-	}{"change", action, shard, path, rawBase64(path), sizeBytes})
-}
-
-// rawBase64 returns s in base64 if JSON cannot represent it, otherwise "".
-func rawBase64(s string) string {
-	if utf8.ValidString(s) {
-		return ""
-	}
-	return base64.StdEncoding.EncodeToString([]byte(s))
+	}{"change", action, shard, path, backup.RawBase64(path), sizeBytes})
 }
 
 // jsonTime returns RFC 3339 in UTC, or null if there is no time.

@@ -174,9 +174,9 @@ type entryJSON struct {
 
 func newEntryJSON(path string, e *backup.Entry) entryJSON {
 	j := entryJSON{
-		Path: path, Raw: rawBase64(path), Kind: e.Kind.String(), Mode: fmt.Sprintf("%04o", e.Mode), UID: e.UID, GID: e.GID,
+		Path: path, Raw: backup.RawBase64(path), Kind: e.Kind.String(), Mode: fmt.Sprintf("%04o", e.Mode), UID: e.UID, GID: e.GID,
 		Size: e.Size, Mtime: entryTime(e.Mtime), Ctime: entryTime(e.Ctime), Btime: entryTime(e.Btime),
-		Inode: e.Inode, Nlink: e.Nlink, Rdev: e.Rdev, Target: e.Target, TargetRaw: rawBase64(e.Target),
+		Inode: e.Inode, Nlink: e.Nlink, Rdev: e.Rdev, Target: e.Target, TargetRaw: backup.RawBase64(e.Target),
 	}
 	for _, x := range e.Xattrs {
 		if j.Xattrs == nil {

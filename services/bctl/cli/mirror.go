@@ -221,12 +221,5 @@ func (c *mirrorRun) report(s *mirror.Summary) error {
 	if err := c.app.result(object, "%s", text); err != nil || damaged == 0 {
 		return err
 	}
-	return fmt.Errorf("%s damaged: see above", isAre(damaged, "object"))
-}
-
-func isAre(n int, what string) string {
-	if n == 1 {
-		return counted(n, what) + " is"
-	}
-	return counted(n, what) + " are"
+	return fmt.Errorf("%s damaged: see above", countedAre(damaged, "object"))
 }

@@ -103,19 +103,19 @@ func (c *mirrorBack) report(to store.Store, s *mirror.Summary) error {
 	if c.dryRun {
 		verb = "would copy"
 	}
-	text := fmt.Sprintf("%s %s (%s) to %v, which is now complete\n", verb, counted(s.Copied, "object"), size(s.CopiedBytes), to)
-	if c.dryRun {
-		text = fmt.Sprintf("%s %s (%s) to %v\n", verb, counted(s.Copied, "object"), size(s.CopiedBytes), to)
+	text := fmt.Sprintf("%s %s (%s) to %v", verb, counted(s.Copied, "object"), size(s.CopiedBytes), to)
+	if !c.dryRun && damaged == 0 {
+		text += ", which is now complete"
 	}
+	text += "\n"
 	if !c.asOf.IsZero() {
 		object.AsOf = &c.asOf
-		text += "next: move the index away, and run bctl index rebuild\n"
-	}
-	if damaged > 0 {
-		text = fmt.Sprintf("%s %s (%s) to %v\n", verb, counted(s.Copied, "object"), size(s.CopiedBytes), to)
+		if damaged == 0 {
+			text += "next: move the index away, and run bctl index rebuild\n"
+		}
 	}
 	if err := c.app.result(object, "%s", text); err != nil || damaged == 0 {
 		return err
 	}
-	return fmt.Errorf("%s damaged in the mirror, and not copied. bctl check names the files: %w", isAre(damaged, "object"), backup.ErrCorrupt)
+	return fmt.Errorf("%s damaged in the mirror, and not copied. bctl check names the files: %w", countedAre(damaged, "object"), backup.ErrCorrupt)
 }

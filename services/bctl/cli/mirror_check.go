@@ -4,30 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/mirror"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/bctl/open"
 )
-
-// shareFlag adds --read-data for a share of the objects.
-func shareFlag(flags *pflag.FlagSet, to *float64, usageText string) {
-	flags.Var(&parsed[float64]{to, "", "string", func(text string) (float64, error) {
-		percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
-		if err != nil || !(percent > 0 && percent <= 100) {
-			return 0, wrongValue("is not a percentage above 0%% and up to 100%%")
-		}
-		return percent / 100, nil
-	}}, "read-data", usageText)
-	flags.Lookup("read-data").NoOptDefVal = "100%"
-}
 
 type mirrorCheck struct {
 	app     *app

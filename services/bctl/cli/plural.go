@@ -10,5 +10,13 @@ func counted[N int | int64](n N, what string) string {
 	return humanize.Comma(int64(n)) + " " + ofSome(n, what)
 }
 
+// countedAre is counted, with the verb: "1 file is".
+func countedAre[N int | int64](n N, what string) string {
+	if n == 1 {
+		return counted(n, what) + " is"
+	}
+	return counted(n, what) + " are"
+}
+
 // ofSome returns only the word, in the form for n: "file" for 1.
 func ofSome[N int | int64](n N, what string) string { return english.PluralWord(int(n), what, "") }

@@ -98,7 +98,7 @@ func (r *report) failed(path string, err error) error {
 	case r.asked == 1: // reported at the end
 		return nil
 	case r.app.json:
-		if err := r.app.print(errorJSON{Type: "error", Path: path, Raw: rawBase64(path), Error: message(err)}); err != nil {
+		if err := r.app.print(errorJSON{Type: "error", Path: path, Raw: backup.RawBase64(path), Error: message(err)}); err != nil {
 			return err
 		}
 	}

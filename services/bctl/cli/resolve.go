@@ -91,6 +91,22 @@ var onlyRunning = []backup.State{backup.Running}
 // maxCandidates is the maximum number of snapshots listed for an ambiguous prefix.
 const maxCandidates = 10
 
+// committed returns the named snapshots; nil: none is named. It fails if one is not committed: what
+// is the participle of what only committed snapshots can be.
+func (w *which) committed(ctx context.Context, c index.Catalog, given []string, what string) (list []backup.Snapshot, err error) {
+	for _, arg := range given {
+		s, err := w.snapshot(ctx, c, arg)
+		if err != nil {
+			return nil, err
+		}
+		if s.State != backup.Committed {
+			return nil, usage("snapshot %s is %s: only committed snapshots can be %s", arg, s.State, what)
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
 // snapshot returns the snapshot that arg names: an id, a unique prefix of one, or "latest", which
 // is the last good snapshot of the only shard that has any.
 func (w *which) snapshot(ctx context.Context, c index.Catalog, arg string) (backup.Snapshot, error) {

@@ -123,14 +123,6 @@ func scrubFailed(s *index.Scrub) error {
 	return fmt.Errorf("%s damaged or missing: bctl check lists the affected files, and bctl repair puts them back or has them stored again", countedAre(s.DamagedPacks, "pack"))
 }
 
-// countedAre is counted, with the verb.
-func countedAre(n int64, what string) string {
-	if n == 1 {
-		return counted(n, what) + " is"
-	}
-	return counted(n, what) + " are"
-}
-
 // report prints what a scrub has done.
 func (c *scrubCommand) report(s *scrub.Summary, state *index.Scrub, damaged []*check.Finding) error {
 	if c.app.json {

@@ -1,6 +1,10 @@
 package cli
 
-import "time"
+import (
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+)
 
 // overviewJSON is the first line that status prints each time. The names are fixed.
 type overviewJSON struct {
@@ -151,7 +155,7 @@ func (s *overview) snapshotJSON(p *inProgress) statusJSON {
 	for n := range p.work {
 		w := &p.work[n]
 		j.Work = append(j.Work, statusInHand{
-			Kind: kindOf(w), ID: int64(w.Task) + int64(w.Batch), Attempt: w.Attempt, Worker: w.Worker, Path: w.Path, Raw: rawBase64(w.Path),
+			Kind: kindOf(w), ID: int64(w.Task) + int64(w.Batch), Attempt: w.Attempt, Worker: w.Worker, Path: w.Path, Raw: backup.RawBase64(w.Path),
 			Until: jsonTime(w.Until), Stalled: jsonTime(w.Stalled), Why: s.why(p, w),
 		})
 	}

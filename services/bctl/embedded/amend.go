@@ -170,7 +170,7 @@ func (a *amending) clean(ctx context.Context, j *index.SnapshotJournal) error {
 		return err
 	}
 	err = a.store.Delete(ctx, names...)
-	if _, ok := errors.AsType[*store.LockedError](err); ok {
+	if store.IsLocked(err) {
 		return nil
 	}
 	return err

@@ -1,0 +1,102 @@
+package mirror
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/store"
+)
+
+func TestCopyBack(t *testing.T) {
+	w := newWorld(t)
+	m := w.snapshot()
+	w.snapshot()
+	w.run(w.options())
+	before := w.objects(w.from)
+	asOf := w.now
+	w.now = w.now.Add(time.Hour)
+	w.removeFrom(append(m.packs, m.segment, m.record)...)
+	w.snapshot()
+	w.run(w.options())
+	now := w.objects(w.from)
+	for at, want := range map[time.Time]map[string]string{{}: now, asOf: before} {
+		for n := 1; ; n++ { // interrupted at each request
+			empty := newMemory(t)
+			count := 0
+			empty.before = func(op, _ string) error {
+				if count++; op != "list" && count == n {
+					return errKilled
+				}
+				return nil
+			}
+			o := BackOptions{From: w.to, To: empty, AsOf: at, Workers: 1}
+			_, err := CopyBack(t.Context(), o)
+			done := err == nil && count < n
+			empty.before = nil
+			s, err := CopyBack(t.Context(), o)
+			w.must(err)
+			if got := w.objects(empty); !maps.Equal(got, want) || s.Objects != int64(len(want)) || len(s.Problems) > 0 {
+				t.Errorf("at %v: %q, %+v", at, slices.Sorted(maps.Keys(got)), s)
+			}
+			if done {
+				break
+			}
+		}
+	}
+	if _, err := CopyBack(t.Context(), BackOptions{From: w.to, To: w.from}); err != nil {
+		t.Errorf("into a store that has just that: %v", err)
+	}
+	w.snapshot()
+	if _, err := CopyBack(t.Context(), BackOptions{From: w.to, To: w.from}); !errors.Is(err, ErrNotEmpty) {
+		t.Errorf("into a store with other objects: %v", err)
+	}
+}
+
+// Damaged objects of the mirror are not copied back.
+func TestCopyBackOfADamagedMirror(t *testing.T) {
+	w := newWorld(t)
+	m := w.snapshot()
+	w.run(w.options())
+	w.flip(w.to, m.packs[0], 1000)
+	empty := newMemory(t)
+	s, err := CopyBack(t.Context(), BackOptions{From: w.to, To: empty})
+	w.must(err)
+	if _, there := w.objects(empty)[m.packs[0]]; there || len(s.Problems) != 1 || s.Problems[0].Name != m.packs[0] {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Single objects are put back if the mirror's are whole.
+func TestPutBack(t *testing.T) {
+	w := newWorld(t)
+	m := w.snapshot()
+	w.run(w.options())
+	before := w.objects(w.from)
+	source, err := NewSource(t.Context(), w.to, w.id, w.signing.Signer())
+	w.must(err)
+	back := func(name string, want bool) {
+		t.Helper()
+		if got, err := source.PutBack(t.Context(), w.from, name); err != nil || got != want {
+			t.Errorf("%s: %t, %v", name, got, err)
+		}
+	}
+	back(m.packs[0], false) // it is sound
+	w.flip(w.from, m.packs[0], 1000)
+	back(m.packs[0], true)
+	w.removeFrom(m.record)
+	back(m.record, true)
+	back(store.CommitName(backup.NewSnapshotID()), false)
+	if !maps.Equal(before, w.objects(w.from)) {
+		t.Error("the store is not what it was")
+	}
+	w.flip(w.from, m.packs[0], 1000)
+	w.flip(w.to, m.packs[0], 2000)
+	back(m.packs[0], false)
+	if _, err := NewSource(t.Context(), w.to, backup.NewRepositoryID(), w.signing.Signer()); !errors.Is(err, ErrOther) {
+		t.Errorf("another repository: %v", err)
+	}
+}
