@@ -119,7 +119,7 @@ rm --recursive /var/tmp/round
 systemctl --failed --quiet --no-legend
 `, "ROUND", round))
 	up := `curl --silent --get --data-urlencode 'query=up{job=~"bctl-.*"} == 1' http://127.0.0.1:9090/api/v1/query | jq --raw-output '.data.result | length'`
-	r.main.run(t, `until [ "$(`+up+`)" = 5 ]; do sleep 1; done`)
+	r.main.run(t, `until [ "$(`+up+`)" = 6 ]; do sleep 1; done`) // five services, and the second machine's walker
 }
 
 // losesPostgres makes a snapshot that the dump does not have, and then destroys the server with all

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,16 +23,15 @@ import (
 // A countedStore counts the bytes that are read, and fails from a read on.
 type countedStore struct {
 	store.Store
-	reads, bytes int64
+	reads, bytes atomic.Int64
 	failAt       int64 // 0: never
 }
 
 func (s *countedStore) GetRange(ctx context.Context, dst []byte, name string, offset, length int64) ([]byte, error) {
-	s.reads++
-	if s.failAt > 0 && s.reads >= s.failAt {
+	if reads := s.reads.Add(1); s.failAt > 0 && reads >= s.failAt {
 		return dst, backup.ErrUnavailable
 	}
-	s.bytes += length
+	s.bytes.Add(length)
 	return s.Store.GetRange(ctx, dst, name, offset, length)
 }
 
@@ -62,8 +62,8 @@ func TestScrubberProvesInTime(t *testing.T) {
 		w.must(p.Look(t.Context()))
 	}
 	state := w.state()
-	if state.UnprovenPacks != 0 || state.LatePacks != 0 || counted.reads != state.Packs || counted.bytes != state.Bytes || state.Today != (index.ScrubCost{Requests: state.Packs, Bytes: state.Bytes}) {
-		t.Fatalf("%d reads of %d bytes: %+v", counted.reads, counted.bytes, state)
+	if state.UnprovenPacks != 0 || state.LatePacks != 0 || counted.reads.Load() != state.Packs || counted.bytes.Load() != state.Bytes || state.Today != (index.ScrubCost{Requests: state.Packs, Bytes: state.Bytes}) {
+		t.Fatalf("%d reads of %d bytes: %+v", counted.reads.Load(), counted.bytes.Load(), state)
 	}
 	name := w.names(store.PacksPrefix)[0]
 	w.flip(name, func(size int) int { return size / 2 })
@@ -74,15 +74,15 @@ func TestScrubberProvesInTime(t *testing.T) {
 	for range 3 {
 		w.must(p.Look(t.Context()))
 	}
-	if state = w.state(); state.DamagedPacks != 1 || state.LatePacks != 0 || counted.reads != 2*state.Packs {
-		t.Errorf("%d reads: %+v", counted.reads, state)
+	if state = w.state(); state.DamagedPacks != 1 || state.LatePacks != 0 || counted.reads.Load() != 2*state.Packs {
+		t.Errorf("%d reads: %+v", counted.reads.Load(), state)
 	}
 	w.flip(name, func(size int) int { return size / 2 }) // somebody has brought it back
 	w.must(p.Look(t.Context()))
 	w.sql("UPDATE packs SET damaged = damaged - 90000000000 WHERE damaged > 0")
 	w.must(p.Look(t.Context()))
-	if state = w.state(); state.DamagedPacks != 0 || counted.reads != 2*state.Packs+1 {
-		t.Errorf("%d reads: %+v", counted.reads, state)
+	if state = w.state(); state.DamagedPacks != 0 || counted.reads.Load() != 2*state.Packs+1 {
+		t.Errorf("%d reads: %+v", counted.reads.Load(), state)
 	}
 }
 
