@@ -10,15 +10,15 @@ import (
 	"testing"
 )
 
-// Linux machines have a file system in memory at memory. Tests use it if it has memoryBytes left (in
-// containers it is often small) and keeps extended attributes.
+// Linux machines have a file system in memory at memory. Tests use it if it has memoryBytes left
+// (in containers it is often small) and keeps extended attributes.
 const (
 	memory      = "/dev/shm"
 	memoryBytes = 4 << 30
 )
 
-// MemoryDir is t.TempDir, but in memory if the machine has enough, where files are made and synced in
-// no time. It is for tests that do not depend on the file system.
+// MemoryDir is t.TempDir, but in memory if the machine has enough, where files are made and synced
+// in no time. It is for tests that do not depend on the file system.
 func MemoryDir(t testing.TB) string {
 	t.Helper()
 	dir, err := makeInMemory("bctl-test-")
@@ -79,8 +79,8 @@ func moveToMemory() error {
 // lifeline is open until this process ends.
 var lifeline io.Closer
 
-// removeAfterUs starts a process that removes a directory when this process has ended in any way, but
-// nothing of a file system that is still mounted below it.
+// removeAfterUs starts a process that removes a directory when this process has ended in any way,
+// but nothing of a file system that is still mounted below it.
 func removeAfterUs(dir string) (err error) {
 	janitor := exec.Command("/bin/sh", "-c", `cat >/dev/null; rm -rf --one-file-system -- "$1" 2>/dev/null`, "sh", dir)
 	janitor.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt of the tests is not for it
