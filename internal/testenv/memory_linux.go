@@ -34,15 +34,23 @@ func MemoryDir(t testing.TB) string {
 
 // makeInMemory makes a directory in memory. It returns an empty path if the machine has not enough.
 func makeInMemory(prefix string) (string, error) {
-	var free syscall.Statfs_t
-	if err := syscall.Statfs(memory, &free); err != nil || free.Bavail*uint64(free.Bsize) < memoryBytes {
-		return "", nil // also where there is no such file system
+	if freeBytes(memory) < memoryBytes {
+		return "", nil
 	}
 	dir, err := os.MkdirTemp(memory, prefix)
 	if err != nil || xattrsWork(dir) {
 		return dir, err
 	}
 	return "", os.Remove(dir)
+}
+
+// freeBytes returns 0 also where there is no such file system.
+func freeBytes(path string) uint64 {
+	var free syscall.Statfs_t
+	if err := syscall.Statfs(path, &free); err != nil {
+		return 0
+	}
+	return free.Bavail * uint64(free.Bsize)
 }
 
 // onDisk is where temporary directories are without InMemory.
@@ -57,37 +65,40 @@ type InMemory struct{ *testing.M }
 
 // Run runs the tests, and returns their exit status.
 func (m InMemory) Run() int {
-	if err := moveToMemory(); err != nil {
+	leave, err := moveToMemory()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "move temporary directories into memory:", err)
 		return 1
 	}
+	defer leave()
 	return m.M.Run()
 }
 
-func moveToMemory() error {
+// moveToMemory makes all temporary directories in memory, until leave, or the end of this process.
+func moveToMemory() (leave func(), err error) {
 	dir, err := makeInMemory("bctl-tests-")
 	if err != nil || dir == "" {
-		return err
+		return func() {}, err
+	}
+	lifeline, err := removeAfterUs(dir)
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(dir))
 	}
 	// Servers of other users have directories here, too.
-	if err := errors.Join(os.Chmod(dir, 0o777|os.ModeSticky), removeAfterUs(dir)); err != nil {
-		return errors.Join(err, os.Remove(dir))
-	}
-	return os.Setenv("TMPDIR", dir)
+	err = errors.Join(os.Chmod(dir, 0o777|os.ModeSticky), os.Setenv("TMPDIR", dir))
+	return func() { _ = lifeline.Close() }, err
 }
 
-// lifeline is open until this process ends.
-var lifeline io.Closer
-
-// removeAfterUs starts a process that removes a directory when this process has ended in any way,
-// but nothing of a file system that is still mounted below it.
-func removeAfterUs(dir string) (err error) {
+// removeAfterUs starts a process that removes a directory when its lifeline is closed or this
+// process has ended in any way, but nothing of a file system that is still mounted below it.
+func removeAfterUs(dir string) (lifeline io.Closer, err error) {
 	janitor := exec.Command("/bin/sh", "-c", `cat >/dev/null; rm -rf --one-file-system -- "$1" 2>/dev/null`, "sh", dir)
 	janitor.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt of the tests is not for it
-	if lifeline, err = janitor.StdinPipe(); err != nil {
-		return err
+	lifeline, err = janitor.StdinPipe()
+	if err != nil {
+		return nil, err
 	}
-	return janitor.Start()
+	return lifeline, janitor.Start()
 }
 
 // DiskDir is t.TempDir, but never where InMemory has moved it.

@@ -42,9 +42,11 @@ func TestWhatIsInMemoryIsRemoved(t *testing.T) {
 
 func killInMemory(t *testing.T) {
 	t.Helper()
-	if err := moveToMemory(); err != nil {
+	leave, err := moveToMemory()
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer leave()
 	if err := os.WriteFile(filepath.Join(t.TempDir(), "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
