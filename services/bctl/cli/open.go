@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -47,6 +48,16 @@ func (a *app) answered(ctx context.Context, within time.Duration, do func(contex
 	return answered(ctx, within, do)
 }
 
+// indexPlace names the index without a password.
+func (a *app) indexPlace() string {
+	u, err := url.Parse(a.cfg.Index.URL)
+	if err != nil {
+		return "index.url"
+	}
+	u.RawQuery = ""
+	return u.Redacted()
+}
+
 // answered calls do with a context that ends after a time, and reports as unavailable that do has
 // failed because of that.
 func answered(ctx context.Context, within time.Duration, do func(context.Context) error) error {
@@ -60,7 +71,9 @@ func answered(ctx context.Context, within time.Duration, do func(context.Context
 }
 
 func (a *app) openIndexNow(ctx context.Context, to access) (i index.Index, err error) {
-	late := time.AfterFunc(patience, func() { a.log.Warn("the index has not answered yet, waiting", "seconds", patience.Seconds()) })
+	late := time.AfterFunc(patience, func() {
+		a.log.Warn("the index has not answered yet, waiting", "seconds", patience.Seconds(), "index", a.indexPlace(), "until_seconds", giveUpAfter.Seconds())
+	})
 	defer late.Stop()
 	logged := a.indexLogged()
 	if to == toRead {

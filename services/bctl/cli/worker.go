@@ -92,7 +92,7 @@ func (a *app) repositoryID(ctx context.Context) (backup.RepositoryID, error) {
 		}
 	}
 	if ctx.Err() == nil && (errors.Is(err, backup.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)) {
-		a.note("%v; the services that answer are listed without it", err)
+		a.note("the index %s does not answer: %v; the services that answer are listed without it", a.indexPlace(), err)
 		return backup.RepositoryID{}, nil
 	}
 	return backup.RepositoryID{}, err

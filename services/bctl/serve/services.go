@@ -80,7 +80,7 @@ func begin(ctx context.Context, c *config.Config, role flow.Role, log *slog.Logg
 	s.idx, s.repository, err = waitForIndex(ctx, c, s.waits)
 	if err == nil && slices.Contains(needs, needClock) {
 		s.clock = clock.New(s.idx, time.Now, s.log, m.metrics.Clock())
-		m.health.Depends(needClock, s.clock.Check)
+		m.health.Depends(needClock, s.clockAgrees)
 		s.waits.clock = s.clock
 	}
 	if err == nil && slices.Contains(needs, needStore) {
@@ -94,6 +94,15 @@ func begin(ctx context.Context, c *config.Config, role flow.Role, log *slog.Logg
 		return nil, err
 	}
 	return s, nil
+}
+
+// clockAgrees fails if the clock is known to be wrong. An index that does not answer is reported as
+// that.
+func (s *starting) clockAgrees(ctx context.Context) error {
+	if err := s.clock.Check(ctx); errors.Is(err, clock.ErrOff) {
+		return err
+	}
+	return nil
 }
 
 func (s *starting) close() {
