@@ -281,7 +281,7 @@ type HotReader interface {
 	EachLocation(ctx context.Context, packs []int64, do func(index.ChunkLocation) error) error
 	// EachVersion calls do with each version of the shard's pages that needed selects, all as of
 	// one moment. The listing is valid until do returns.
-	EachVersion(ctx context.Context, shard backup.ShardID, needed Needed, do func(index.Version) error) error
+	EachVersion(ctx context.Context, shard backup.ShardID, needed Needed, share index.Share, do func(index.Version) error) error
 
 	VersionReader
 }
