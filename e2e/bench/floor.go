@@ -33,10 +33,11 @@ const (
 )
 
 // runFloor does the work that mode names: "walk", "store:FILE" at the fastest level of zstd,
-// "store-2:FILE" at another one, 1 to 4, or "packs", which reads and decrypts.
+// "store-2:FILE" at another one, 1 to 4, "packs", which reads, decrypts and
+// decompresses the packs of a repository, or "content", which also hashes their chunks.
 func runFloor(mode, tree string) error {
-	if mode == "packs" {
-		return floorPacks(tree)
+	if mode == "packs" || mode == "content" {
+		return floorPacks(tree, mode == "content")
 	}
 	f := &floor{work: make(chan string, sharedDirectories), level: zstd.SpeedFastest}
 	kind, path, _ := strings.Cut(mode, ":")
@@ -55,7 +56,7 @@ func runFloor(mode, tree string) error {
 		}
 		f.out = out
 	case mode != "walk":
-		return fmt.Errorf("-floor %s is not walk, store:FILE, store-LEVEL:FILE or packs", mode)
+		return fmt.Errorf("-floor %s is not walk, store:FILE, store-LEVEL:FILE, packs or content", mode)
 	}
 	f.open.Add(1)
 	f.work <- tree

@@ -51,7 +51,7 @@ func parse() *options {
 	flag.StringVar(&o.results, "results", "", "write the tables and plots into `DIR`, one file per section")
 	flag.StringVar(&o.tuning, "tuning", "", "put the table of settings into `FILE`")
 	flag.BoolVar(&o.assert, "assert", false, "exit with 1 where bctl is not as good as it must be")
-	flag.StringVar(&o.floor, "floor", "", "do the floor's `WORK` on the directory that is the argument: walk, store:FILE, store-LEVEL:FILE or packs")
+	flag.StringVar(&o.floor, "floor", "", "do the floor's `WORK` on the directory that is the argument: walk, store:FILE, store-LEVEL:FILE, packs or content")
 	flag.Parse()
 	return o
 }

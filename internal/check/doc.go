@@ -26,8 +26,8 @@
 //
 // # Memory
 //
-// Pages are read one at a time per CPU. A snapshot takes about 200 bytes, a pack 200, and a chunk
-// 10: if all chunks together need more than Options.MemoryBytes, they are divided by their ids, and
-// the pages are read once for each part. Directories are compared as sums of hashes
-// (TestSumsOfPages).
+// Pages are read one at a time in each share of a shard (shares). A snapshot takes about 200 bytes,
+// a pack 200, and a chunk 10: if all chunks together need more than Options.MemoryBytes, they are
+// divided by their ids, and the pages are read once for each part. Directories are compared as sums
+// of hashes (TestSumsOfPages).
 package check

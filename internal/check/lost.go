@@ -140,7 +140,12 @@ func (l *loss) findFiles(ctx context.Context) error {
 		if len(now.numbers) == 0 {
 			continue
 		}
-		if _, err := l.eachVersion(ctx, now, func(_ int, v *index.Version) error { return l.version(now, v) }); err != nil {
+		workers := make([]worker, shares())
+		_, err := l.eachVersion(ctx, now, func(share int, v *index.Version) error {
+			l.version(now, v, &workers[share])
+			return nil
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -161,14 +166,15 @@ func (l *loss) below(list *backup.ChunkList) *Finding {
 }
 
 // version reports the files of a version of which something is lost.
-func (l *loss) version(s *shard, v *index.Version) error {
-	chunks, err := listing.ReadChunks(v.Listing)
+func (l *loss) version(s *shard, v *index.Version, w *worker) {
+	chunks, err := listing.AppendChunks(listing.Chunks{Lists: w.chunks.Lists[:0], Other: w.chunks.Other[:0]}, v.Listing)
+	w.chunks = chunks
 	if err != nil || !l.any(chunks.Lists) && !l.any(chunks.Other) {
-		return nil //nolint:nilerr // the page is reported as damaged
+		return // the page is reported as damaged
 	}
-	page, err := decode(v)
+	page, err := w.decode(v)
 	if err != nil {
-		return nil //nolint:nilerr // likewise
+		return // likewise
 	}
 	if page.Self != nil {
 		l.entry(s, v, page.Path, page.Self)
@@ -176,7 +182,6 @@ func (l *loss) version(s *shard, v *index.Version) error {
 	for i := range page.Entries {
 		l.entry(s, v, backup.Join(page.Path, page.Entries[i].Name), &page.Entries[i])
 	}
-	return nil
 }
 
 func (l *loss) any(ids []backup.ChunkID) bool {

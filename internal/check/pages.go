@@ -1,11 +1,13 @@
 package check
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"hash/maphash"
 	"runtime"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -166,109 +168,103 @@ type scan struct {
 	versions  int64
 }
 
-// versionsAtOnce is how many versions a worker gets at a time.
-const versionsAtOnce = 64
+// maxShares bounds the shares of a shard that are read at the same time, each by one connection.
+const maxShares = 4
 
-// eachVersion calls do with the needed versions of a shard's pages, on several CPUs, each with its
-// number.
-func (c *checker) eachVersion(ctx context.Context, s *shard, do func(worker int, v *index.Version) error) (n int64, err error) {
-	g, working := errgroup.WithContext(ctx)
-	batches := make(chan []index.Version, 1)
-	for worker := range runtime.GOMAXPROCS(0) {
+func shares() int { return min(runtime.GOMAXPROCS(0), maxShares) }
+
+// eachVersion calls do with the needed versions of a shard's pages, concurrently for each share,
+// and returns their number. The listing is valid until do returns.
+func (c *checker) eachVersion(ctx context.Context, s *shard, do func(share int, v *index.Version) error) (int64, error) {
+	g, ctx := errgroup.WithContext(ctx)
+	var all atomic.Int64
+	of := shares()
+	for share := range of {
 		g.Go(func() error {
-			for batch := range batches {
-				for i := range batch {
-					if err := do(worker, &batch[i]); err != nil {
-						return err
-					}
+			n := int64(0)
+			defer func() { all.Add(n) }()
+			for v, err := range c.Index.Versions(ctx, s.ID, s.numbers, index.Share{N: share, Of: of}) {
+				if err != nil {
+					return err
+				}
+				n++
+				if err := do(share, &v); err != nil {
+					return err
 				}
 			}
 			return nil
 		})
 	}
-	send := func(batch []index.Version) error {
-		select {
-		case batches <- batch:
-			return nil
-		case <-working.Done():
-			return context.Cause(working)
-		}
-	}
-	var batch []index.Version
-	for v, readErr := range c.Index.Versions(ctx, s.ID, s.numbers) {
-		if err = readErr; err != nil {
-			break
-		}
-		n++
-		v.Listing = slices.Clone(v.Listing)
-		if batch = append(batch, v); len(batch) == versionsAtOnce {
-			if err = send(batch); err != nil {
-				break
-			}
-			batch = nil
-		}
-	}
-	if err == nil && len(batch) > 0 {
-		err = send(batch)
-	}
-	close(batches)
-	return n, cmp.Or(g.Wait(), err)
+	err := g.Wait()
+	return all.Load(), err
 }
 
 // run scans the shard.
 func (s *scan) run(ctx context.Context) error {
-	tallies := make([]tally, runtime.GOMAXPROCS(0))
-	for i := range tallies {
-		tallies[i] = make(tally, len(s.snapshots)+1)
+	workers := make([]worker, shares())
+	for i := range workers {
+		workers[i].tally = make(tally, len(s.snapshots)+1)
 	}
-	n, err := s.eachVersion(ctx, s.shard, func(worker int, v *index.Version) error {
-		return s.version(v, tallies[worker])
+	n, err := s.eachVersion(ctx, s.shard, func(share int, v *index.Version) error {
+		s.version(v, &workers[share])
+		return nil
 	})
 	s.versions = n
 	s.sums = make(tally, len(s.snapshots)+1)
-	for _, t := range tallies {
-		for i := range t {
-			s.sums[i].add(&t[i])
+	for _, w := range workers {
+		for i := range w.tally {
+			s.sums[i].add(&w.tally[i])
 		}
 	}
 	return err
 }
 
-// version checks one version.
-func (s *scan) version(v *index.Version, t tally) error {
-	if s.structure {
-		from, to := s.positions(v.First, v.Last)
-		page, err := decode(v)
-		if err != nil {
-			t.count(from, to, v.Digest, sum{damaged: 1})
-			s.damage(v, err)
-			return nil // what it refers to is not known
-		}
-		t.count(from, to, v.Digest, measure(v, &page))
-	}
-	if s.part == nil {
-		return nil
-	}
-	return s.part.references(v)
+// A worker checks the versions of one share. It has what the versions of a page have in common.
+type worker struct {
+	tally
+	decoder listing.Decoder
+	pathKey []byte
+	path    string
+	id      backup.DirectoryID // of the path
+
+	chunks, before listing.Chunks // of this version, and of the one before it
 }
 
-// decode decodes a version, and compares it with its digest and its row.
-func decode(v *index.Version) (backup.Page, error) {
-	path, err := backup.PathOfKey(v.PathKey)
-	if err != nil {
-		return backup.Page{}, err
+// version checks one version.
+func (s *scan) version(v *index.Version, w *worker) {
+	if s.structure {
+		from, to := s.positions(v.First, v.Last)
+		page, err := w.decode(v)
+		if err != nil {
+			w.count(from, to, v.Digest, sum{damaged: 1})
+			s.damage(v, err)
+			return // what it refers to is not known
+		}
+		w.count(from, to, v.Digest, measure(v, &page))
 	}
-	if listing.DirectoryID(path) != v.Directory {
-		err = errOtherDirectory
+	if s.part != nil {
+		s.part.references(v, w)
 	}
-	row := backup.PageVersion{Path: path, Key: v.Key, Fingerprint: v.Fingerprint, Inode: v.Inode, Listing: v.Listing, Digest: v.Digest}
-	if err == nil && listing.Digest(&row) != v.Digest { // also if the digest is zero
-		err = errDigest
+}
+
+// decode decodes a version, and compares it with its digest and its row. The page is valid until
+// the next one.
+func (w *worker) decode(v *index.Version) (backup.Page, error) {
+	if len(w.pathKey) == 0 || !bytes.Equal(w.pathKey, v.PathKey) {
+		path, err := backup.PathOfKey(v.PathKey)
+		if err != nil {
+			return backup.Page{}, err
+		}
+		w.pathKey, w.path, w.id = append(w.pathKey[:0], v.PathKey...), path, listing.DirectoryID(path)
 	}
-	if err != nil {
-		return backup.Page{Path: path}, err
+	row := backup.PageVersion{Path: w.path, Key: v.Key, Fingerprint: v.Fingerprint, Inode: v.Inode, Listing: v.Listing, Digest: v.Digest}
+	switch {
+	case w.id != v.Directory:
+		return backup.Page{Path: w.path}, errOtherDirectory
+	case listing.Digest(&row) != v.Digest: // also if the digest is zero
+		return backup.Page{Path: w.path}, errDigest
 	}
-	return listing.DecodePage(row)
+	return w.decoder.DecodeProven(row)
 }
 
 // damage notes a damaged version.

@@ -121,35 +121,37 @@ func (p *part) shard(ctx context.Context, s *shard, structure bool) error {
 	return nil
 }
 
-// references notes what a version refers to, and what of it is missing.
-func (p *part) references(v *index.Version) error {
-	chunks, err := listing.ReadChunks(v.Listing)
-	if err != nil {
-		return nil //nolint:nilerr // the page is reported as damaged
+// references notes what a version refers to, and what of it is missing. It does not look again for
+// chunks that the version before it has at the same position: the versions of a page have most of
+// their chunks in common.
+func (p *part) references(v *index.Version, w *worker) {
+	w.chunks, w.before = w.before, w.chunks
+	var err error
+	if w.chunks, err = listing.AppendChunks(listing.Chunks{Lists: w.chunks.Lists[:0], Other: w.chunks.Other[:0]}, v.Listing); err != nil {
+		return // the page is reported as damaged
 	}
-	for i := range chunks.Lists {
-		if !p.lists.mark(&chunks.Lists[i]) {
-			p.note(p.unknown, &chunks.Lists[i])
+	for i := range w.chunks.Lists {
+		if !p.lists.mark(&w.chunks.Lists[i]) {
+			p.note(p.unknown, &w.chunks.Lists[i])
 		}
 	}
-	for _, ids := range [][]backup.ChunkID{chunks.Lists, chunks.Other} {
-		p.look(ids)
-	}
-	return nil
+	p.look(w.chunks.Lists, w.before.Lists)
+	p.look(w.chunks.Other, w.before.Other)
 }
 
-// look notes which of the chunks have no place.
-func (p *part) look(ids []backup.ChunkID) {
+// look notes which of the chunks have no place, except those that are at the same position of seen.
+func (p *part) look(ids, seen []backup.ChunkID) {
 	for i := range ids {
+		if i < len(seen) && ids[i] == seen[i] {
+			continue
+		}
 		if p.in(&ids[i]) && !p.has.has(&ids[i]) {
 			p.note(p.missing, &ids[i])
 		}
-	}
-	if p.needs != nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		for i := range ids {
+		if p.needs != nil {
+			p.mu.Lock()
 			p.needs.add(&ids[i])
+			p.mu.Unlock()
 		}
 	}
 }
@@ -192,7 +194,7 @@ func (p *part) below(ctx context.Context) error {
 			return err
 		}
 		if p.lists.marked(&list.List) {
-			p.look(list.Chunks)
+			p.look(list.Chunks, nil)
 		}
 	}
 	return nil

@@ -36,12 +36,13 @@ type Recovering interface {
 	// that began with them are removed, and those that they ended are open again. RollBack to 0
 	// removes all. Pages of failed snapshots are removed, too.
 	RollBack(ctx context.Context, shard backup.ShardID, to backup.SnapshotNumber) error
-	// PagesAt returns pages of a snapshot of the shard with their digests, in the order of names.
-	// The Listing of one that does not exist is nil.
-	PagesAt(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []backup.PageName) ([]backup.PageVersion, error)
-	// RecoverPages applies changes of a snapshot to the pages of its shard, each of which is
-	// changed once.
-	RecoverPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber, changes []Change) error
+	// PreparePages completes changes of the snapshot after snapshot at, and decides how their pages
+	// are stored. It reads only: the changes of one snapshot may be prepared while others of them
+	// are written. backup.ErrCorrupt: a change is of a page that snapshot at does not have.
+	PreparePages(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, changes []RecoveredChange) error
+	// RecoverPages applies prepared changes of a snapshot to the pages of its shard, each of which
+	// is changed once.
+	RecoverPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber, changes []RecoveredChange) error
 	// RecoverSnapshot makes a snapshot visible, or replaces what the index has of it. Of Filer and
 	// Shard, only Shard.ID is used. If it becomes forgotten, the log gets an entry of that.
 	RecoverSnapshot(ctx context.Context, s RecoveredSnapshot) error
@@ -60,6 +61,20 @@ type RecoveredPack struct {
 	Snapshot backup.SnapshotID // Snapshot and Object are the parts of the object's name
 	Object   backup.PackID
 	NewPack  // Sealed is zero if it is Pack
+}
+
+// A RecoveredChange is a change that a segment has.
+type RecoveredChange struct {
+	Change
+	// Patched: the Listing is a patch of the version that is replaced, and there is no Digest.
+	Patched bool
+
+	// PreparePages sets the rest, and makes a patched Listing whole. It also sets the Digest of an
+	// ended page that has none.
+	Stored   []byte // the listing, or a patch of the version that Base began; 0: it needs none
+	Base     backup.SnapshotNumber
+	Replaces bool              // there is a version that ends
+	Replaced backup.PageDigest // of that version
 }
 
 // A RecoveredSnapshot is a snapshot as its commit record describes it.

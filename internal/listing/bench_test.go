@@ -122,6 +122,14 @@ func BenchmarkDecode(b *testing.B) {
 	})
 }
 
+func BenchmarkDecoder(b *testing.B) {
+	perEntry(b, func(b *testing.B, p *backup.Page) func() {
+		plain := plainOf(b, p)
+		var d Decoder
+		return func() { _, _ = d.Decode(plain) }
+	})
+}
+
 func BenchmarkTakeOver(b *testing.B) {
 	perEntry(b, func(b *testing.B, p *backup.Page) func() {
 		now := make([]backup.Entry, len(p.Entries))

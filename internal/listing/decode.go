@@ -38,10 +38,38 @@ const (
 // DecodePage decodes a page as the index stores it. A page that does not match its digest is
 // backup.ErrCorrupt: it differs from what was backed up.
 func DecodePage(v backup.PageVersion) (backup.Page, error) {
+	var d Decoder
+	return d.DecodePage(v)
+}
+
+// Decode decodes a listing, which does not contain the Path and Key of the page. It accepts
+// untrusted data: bytes that are not a listing are backup.ErrCorrupt.
+func Decode(data []byte) (backup.Page, error) {
+	var d Decoder
+	return d.Decode(data)
+}
+
+// A Decoder decodes pages one after another in the same memory: a page, except for its strings, is
+// valid until the next one. It must be used by one goroutine only.
+type Decoder struct {
+	columns, names []byte
+	all            []backup.Entry
+	rows           []*backup.Entry
+	shared, own    []uint64
+	refs           []backup.Ref
+}
+
+// DecodePage is DecodePage in the memory of the Decoder.
+func (d *Decoder) DecodePage(v backup.PageVersion) (backup.Page, error) {
 	if v.Digest != (backup.PageDigest{}) && Digest(&v) != v.Digest {
 		return backup.Page{}, fmt.Errorf("page %d of directory %q: its row in the index is damaged: %w", v.Key, v.Path, backup.ErrCorrupt)
 	}
-	p, err := Decode(v.Listing)
+	return d.DecodeProven(v)
+}
+
+// DecodeProven is DecodePage for a page whose digest the caller has compared.
+func (d *Decoder) DecodeProven(v backup.PageVersion) (backup.Page, error) {
+	p, err := d.Decode(v.Listing)
 	if err != nil {
 		return p, fmt.Errorf("page %d of directory %q: %w", v.Key, v.Path, err)
 	}
@@ -49,10 +77,9 @@ func DecodePage(v backup.PageVersion) (backup.Page, error) {
 	return p, nil
 }
 
-// Decode decodes a listing, which does not contain the Path and Key of the page. It accepts
-// untrusted data: bytes that are not a listing are backup.ErrCorrupt.
-func Decode(data []byte) (backup.Page, error) {
-	r := reader{b: data}
+// Decode is Decode in the memory of the Decoder.
+func (d *Decoder) Decode(data []byte) (backup.Page, error) {
+	r := reader{b: data, memory: d}
 	v, compression := r.byte(), r.byte()
 	if r.err == nil && v != version {
 		r.fail("unknown version %d", v)
@@ -63,8 +90,11 @@ func Decode(data []byte) (backup.Page, error) {
 		return backup.Page{}, r.err
 	}
 	var err error
-	if columns, err = unpack(nil, compression, columns); err != nil {
+	if columns, err = unpack(d.columns[:0], compression, columns); err != nil {
 		return backup.Page{}, err
+	}
+	if compression != columnsPlain {
+		d.columns = columns
 	}
 	r.b = columns
 	p := r.page(chunks)
@@ -147,6 +177,17 @@ type reader struct {
 	b          []byte
 	err        error
 	xattrsRead int
+	memory     *Decoder // of a page
+}
+
+// again returns n zero elements, in the memory of s if that is enough.
+func again[T any](s []T, n int) []T {
+	if s == nil || cap(s) < n {
+		return make([]T, n)
+	}
+	s = s[:n]
+	clear(s)
+	return s
 }
 
 func (r *reader) fail(format string, args ...any) {
@@ -157,6 +198,11 @@ func (r *reader) fail(format string, args ...any) {
 }
 
 func (r *reader) uvarint() uint64 {
+	if len(r.b) > 0 && r.b[0] < 0x80 { // as most are
+		v := uint64(r.b[0])
+		r.b = r.b[1:]
+		return v
+	}
 	v, n := binary.Uvarint(r.b)
 	if n <= 0 {
 		r.fail("cut short")
@@ -167,13 +213,8 @@ func (r *reader) uvarint() uint64 {
 }
 
 func (r *reader) varint() int64 {
-	v, n := binary.Varint(r.b)
-	if n <= 0 {
-		r.fail("cut short")
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
+	v := r.uvarint()
+	return int64(v>>1) ^ -int64(v&1) // zigzag
 }
 
 func (r *reader) byte() byte {
@@ -234,8 +275,9 @@ func (r *reader) page(chunks chunkIDs) (p backup.Page) {
 	if r.err != nil {
 		return p
 	}
-	all := make([]backup.Entry, n)
-	rows := make([]*backup.Entry, n)
+	m := r.memory
+	m.all, m.rows = again(m.all, n), again(m.rows, n)
+	all, rows := m.all, m.rows
 	for i := range all {
 		rows[i] = &all[i]
 	}
@@ -275,8 +317,9 @@ func (r *reader) page(chunks chunkIDs) (p backup.Page) {
 
 // names checks that all names are valid and in ascending order.
 func (r *reader) names(rows []*backup.Entry, hasSelf bool) {
-	shared, total := make([]uint64, len(rows)), uint64(0)
-	own := make([]uint64, len(rows))
+	m := r.memory
+	m.shared, m.own = again(m.shared, len(rows)), again(m.own, len(rows))
+	shared, own, total := m.shared, m.own, uint64(0)
 	for i := range rows {
 		shared[i] = r.uvarint()
 	}
@@ -294,7 +337,8 @@ func (r *reader) names(rows []*backup.Entry, hasSelf bool) {
 		r.fail("%d bytes of names", total)
 		return
 	}
-	arena, at := make([]byte, 0, total), uint64(0)
+	m.names = slices.Grow(m.names[:0], int(total))
+	arena, at := m.names, uint64(0)
 	for i := range rows {
 		last := arena[at:]
 		at = uint64(len(arena))
@@ -388,7 +432,8 @@ func (r *reader) contents(rows []*backup.Entry, ids chunkIDs) {
 	if r.err != nil {
 		return
 	}
-	refs := make([]backup.Ref, ids.count())
+	r.memory.refs = again(r.memory.refs, int(ids.count()))
+	refs := r.memory.refs
 	for _, e := range rows {
 		if e.Kind != backup.File {
 			continue

@@ -80,10 +80,10 @@ func AppendPatch(dst, base, listing []byte) []byte {
 
 // Patched returns the plain listing that patch makes from the base. It accepts untrusted data;
 // errors wrap backup.ErrCorrupt.
-func Patched(base, patch []byte) ([]byte, error) { return appendPatched(nil, base, patch) }
+func Patched(base, patch []byte) ([]byte, error) { return AppendPatched(nil, base, patch) }
 
-// appendPatched is Patched; it appends to dst, which is empty.
-func appendPatched(dst, base, patch []byte) ([]byte, error) {
+// AppendPatched is Patched. dst is empty, and the listing is in its memory if there is room.
+func AppendPatched(dst, base, patch []byte) ([]byte, error) {
 	r := reader{b: patch}
 	if v := r.byte(); r.err == nil && v != patchVersion {
 		r.fail("patch: unknown version %d", v)
@@ -129,16 +129,25 @@ func Whole(stored, base []byte) ([]byte, error) {
 	}
 	buffer := plainBases.Get().(*[]byte)
 	defer plainBases.Put(buffer)
-	var err error
-	if IsPatch(base) {
-		*buffer, err = appendPatched((*buffer)[:0], nil, base)
-	} else {
-		*buffer, err = appendPlain((*buffer)[:0], base)
-	}
+	plain, err := AppendPlainBase((*buffer)[:0], base)
 	if err != nil {
 		return nil, err
 	}
-	return Patched(*buffer, stored)
+	*buffer = plain
+	return Patched(plain, stored)
+}
+
+// AppendPlainBase returns the plain form of a base, given as it is stored: a listing, or a patch
+// without a base. dst is empty, and the result is in its memory if there is room, unless stored is
+// plain itself and therefore the result. It accepts untrusted data; errors wrap backup.ErrCorrupt.
+func AppendPlainBase(dst, stored []byte) ([]byte, error) {
+	switch {
+	case IsPlain(stored):
+		return stored, nil
+	case IsPatch(stored):
+		return AppendPatched(dst, nil, stored)
+	}
+	return appendPlain(dst, stored)
 }
 
 // plainBases are buffers for the plain forms of bases.

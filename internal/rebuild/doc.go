@@ -28,6 +28,9 @@
 // the cost is in proportion to what is kept, and not to the history. A checkpoint after the first
 // one is compared with the pages so far, so that a page that did not change remains one version.
 //
+// The changes of a segment are prepared while earlier ones are written. The next segment waits for
+// both.
+//
 // After each segment, the digest of all pages must be the one that the commit record has (I12).
 // Otherwise the snapshot's changes are undone, and it is lost with those that are based on it, up
 // to the next checkpoint. The others are not affected.
@@ -47,8 +50,8 @@
 //
 // # Memory
 //
-// About 1 kB per snapshot, the parts of one segment that are read ahead, and the chunks of a few
-// packs.
+// About 1 kB per snapshot, the parts of one segment that are read ahead, three times changesAtOnce
+// pages, and placesAtOnce places of chunks.
 //
 // # Files
 //

@@ -89,13 +89,22 @@ func (r *rebuilding) register(ctx context.Context, objects []object, bytes map[o
 		return opening.Wait()
 	})
 	working.Go(func() error {
+		var packs []index.RecoveredPack
+		places := 0
 		for found := range results {
 			switch {
 			case found.err == nil:
-				if err := r.Index.RecoverPacks(ctx, found.packs); err != nil {
+				packs = append(packs, found.packs...)
+				for i := range found.packs {
+					places += len(found.packs[i].Chunks)
+				}
+				if places < placesAtOnce {
+					break
+				}
+				if err := r.recoverPacks(ctx, packs); err != nil {
 					return err
 				}
-				r.result.Packs += len(found.packs)
+				packs, places = packs[:0], 0
 			case usable(found.err):
 				r.damaged(found.of.name(), found.err)
 			default:
@@ -104,9 +113,21 @@ func (r *rebuilding) register(ctx context.Context, objects []object, bytes map[o
 			r.progress.Objects++
 			r.Progress(r.progress)
 		}
-		return nil
+		return r.recoverPacks(ctx, packs)
 	})
 	return working.Wait()
+}
+
+// placesAtOnce is how many chunks are registered in one transaction, in the order of their ids. The
+// more they are, the fewer parts of the index change in each.
+const placesAtOnce = 1 << 16
+
+func (r *rebuilding) recoverPacks(ctx context.Context, packs []index.RecoveredPack) error {
+	if len(packs) == 0 || ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	r.result.Packs += len(packs)
+	return r.Index.RecoverPacks(ctx, packs)
 }
 
 // openObject reads the tables of an object's packs. A pack of an object that has another id was

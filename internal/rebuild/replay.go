@@ -7,6 +7,8 @@ import (
 	"iter"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/journal"
@@ -23,12 +25,11 @@ const (
 // A replay applies the segment of one snapshot to the pages of the shard.
 type replay struct {
 	*shard
-	record  *record
-	pages   backup.PageSet // so far
-	bytes   int64          // of the segment
-	changes []journal.StoredChange
-	// replaced are the digests of the base's versions of pages that were added as patches: the
-	// segment ends them later.
+	record *record
+	pages  backup.PageSet // so far
+	bytes  int64          // of the segment
+	// replaced are the digests of the base's versions of pages that were added: the segment ends
+	// them later.
 	replaced map[backup.PageName]backup.PageDigest
 }
 
@@ -56,75 +57,78 @@ func (s *shard) replay(ctx context.Context, r *record) error {
 
 // segment applies the changes since the base.
 func (p *replay) segment(ctx context.Context) error {
-	for c, err := range p.stored(ctx) {
-		if err != nil {
-			return err
+	return p.pipe(ctx, func(ctx context.Context, write func(context.Context, []index.RecoveredChange) error) error {
+		var changes []index.RecoveredChange
+		for c, err := range p.stored(ctx) {
+			if err != nil {
+				return err
+			}
+			changes = append(changes, index.RecoveredChange{Change: c.PageChange, Patched: c.Patched})
+			if len(changes) == changesAtOnce {
+				if err := p.apply(ctx, changes, write); err != nil {
+					return err
+				}
+				changes = nil
+			}
 		}
-		if p.changes = append(p.changes, c); len(p.changes) == changesAtOnce {
-			if err := p.apply(ctx); err != nil {
+		return p.apply(ctx, changes, write)
+	})
+}
+
+// pipe calls prepare, whose changes are written while it prepares the next ones.
+func (p *replay) pipe(ctx context.Context, prepare func(ctx context.Context, write func(context.Context, []index.RecoveredChange) error) error) error {
+	working, ctx := errgroup.WithContext(ctx)
+	prepared := make(chan []index.RecoveredChange, 1)
+	working.Go(func() error {
+		defer close(prepared)
+		return prepare(ctx, func(ctx context.Context, changes []index.RecoveredChange) error {
+			if len(changes) == 0 {
+				return nil
+			}
+			if err := p.Index.PreparePages(ctx, p.ID, p.at.number, changes); err != nil {
+				return err
+			}
+			select {
+			case prepared <- changes:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})
+	})
+	working.Go(func() error {
+		for changes := range prepared {
+			if err := p.write(ctx, changes); err != nil {
 				return err
 			}
 		}
-	}
-	return p.apply(ctx)
-}
-
-// apply applies the collected changes.
-func (p *replay) apply(ctx context.Context) error {
-	if len(p.changes) == 0 {
 		return nil
-	}
-	if err := p.complete(ctx); err != nil {
-		return err
-	}
-	changes := make([]index.Change, len(p.changes))
-	for i := range p.changes {
-		changes[i] = p.changes[i].PageChange
-		if changes[i].Ended {
-			p.pages.Remove(changes[i].Digest)
-		} else {
-			p.pages.Add(changes[i].Digest)
-		}
-	}
-	p.changes = p.changes[:0]
-	return p.write(ctx, changes)
+	})
+	return working.Wait()
 }
 
-// complete makes the listings of patches and the digests of ended pages from the base's versions.
-func (p *replay) complete(ctx context.Context) error {
-	var names []backup.PageName
-	var of []int
-	for i := range p.changes {
-		c := &p.changes[i]
+// apply applies changes of a segment, and adds up the digests of all pages.
+func (p *replay) apply(ctx context.Context, changes []index.RecoveredChange, write func(context.Context, []index.RecoveredChange) error) error {
+	for i := range changes {
+		c := &changes[i]
 		name := backup.PageName{Path: c.Path, Key: c.Key}
 		if digest, ok := p.replaced[name]; ok && c.Ended {
 			c.Digest = digest
 			delete(p.replaced, name)
-		} else if c.Patched || c.Ended {
-			names, of = append(names, name), append(of, i)
 		}
 	}
-	if len(names) == 0 {
-		return nil
-	}
-	base, err := p.Index.PagesAt(ctx, p.ID, p.at.number, names)
-	if err != nil {
+	if err := write(ctx, changes); err != nil {
 		return err
 	}
-	for n, i := range of {
-		c := &p.changes[i]
-		switch {
-		case base[n].Listing == nil:
-			return fmt.Errorf("page %d of %q is changed, and the base does not have it: %w", c.Key, c.Path, backup.ErrCorrupt)
-		case c.Ended:
-			c.Digest = base[n].Digest
-		default:
-			if len(p.replaced) < maxReplaced {
-				p.replaced[names[n]] = base[n].Digest
-			}
-			if err := c.Complete(base[n].Listing); err != nil {
-				return err
-			}
+	for i := range changes {
+		c := &changes[i]
+		if c.Ended {
+			p.pages.Remove(c.Digest)
+			continue
+		}
+		p.pages.Add(c.Digest)
+		if c.Replaces && len(p.replaced) < maxReplaced {
+			p.replaced[backup.PageName{Path: c.Path, Key: c.Key}] = c.Replaced
 		}
 	}
 	return nil
@@ -136,19 +140,21 @@ func (p *replay) checkpoint(ctx context.Context) error {
 	if p.at.number == 0 {
 		return p.segment(ctx)
 	}
-	var changes []index.Change
-	for c, err := range difference(p.Index.Subtree(ctx, p.ID, p.at.number, ""), p.added(ctx)) {
-		if err != nil {
-			return err
-		}
-		if changes = append(changes, c); len(changes) == changesAtOnce {
-			if err := p.write(ctx, changes); err != nil {
+	return p.pipe(ctx, func(ctx context.Context, write func(context.Context, []index.RecoveredChange) error) error {
+		var changes []index.RecoveredChange
+		for c, err := range difference(p.Index.Subtree(ctx, p.ID, p.at.number, ""), p.added(ctx)) {
+			if err != nil {
 				return err
 			}
-			changes = changes[:0]
+			if changes = append(changes, index.RecoveredChange{Change: c}); len(changes) == changesAtOnce {
+				if err := write(ctx, changes); err != nil {
+					return err
+				}
+				changes = nil
+			}
 		}
-	}
-	return p.write(ctx, changes)
+		return write(ctx, changes)
+	})
 }
 
 // added yields the pages of the checkpoint, and adds up their digests.
@@ -173,7 +179,7 @@ func difference(old, pages iter.Seq2[backup.PageVersion, error]) iter.Seq2[index
 		// endBefore ends the old pages before a page, or all of them.
 		endBefore := func(page *backup.PageVersion) bool {
 			for more && oldErr == nil && (page == nil || comparePages(&before, page) < 0) {
-				if !yield(index.Change{Ended: true, PageVersion: before}, nil) {
+				if !yield(index.Change{Ended: true, Digest: before.Digest, PageVersion: before}, nil) {
 					return false
 				}
 				before, oldErr, more = next()
@@ -218,7 +224,7 @@ func comparePages(a, b *backup.PageVersion) int {
 }
 
 // write writes changes to the index, after the lists to which they refer.
-func (p *replay) write(ctx context.Context, changes []index.Change) error {
+func (p *replay) write(ctx context.Context, changes []index.RecoveredChange) error {
 	if len(changes) == 0 {
 		return nil
 	}

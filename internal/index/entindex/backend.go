@@ -128,6 +128,7 @@ type PageRow struct {
 type OpenPage struct {
 	First       backup.SnapshotNumber
 	Fingerprint backup.Fingerprint
+	Digest      backup.PageDigest // only of PagesAt
 	Listing     []byte
 	Base        backup.SnapshotNumber // 0: it needs none
 	BaseListing []byte                // of Base, as it is stored; nil: there is none
@@ -199,6 +200,9 @@ type HotWriter interface {
 	KnownLists(ctx context.Context, lists []backup.ChunkID) ([]backup.ChunkList, error)
 	// OpenPages returns the open versions of pages, in their order.
 	OpenPages(ctx context.Context, names []PageID) ([]OpenPage, error)
+	// PagesAt returns the versions that snapshot at has, as OpenPages does, with their Digest and
+	// without Fingerprint and Patches.
+	PagesAt(ctx context.Context, at backup.SnapshotNumber, names []PageID) ([]OpenPage, error)
 	// PutPages makes each row the open version of its page. It ends the version that is open, if
 	// Ends is set, and replaces one that the same snapshot began.
 	PutPages(ctx context.Context, rows []PageRow) error
@@ -281,7 +285,7 @@ type HotReader interface {
 	EachLocation(ctx context.Context, packs []int64, do func(index.ChunkLocation) error) error
 	// EachVersion calls do with each version of the shard's pages that needed selects, all as of
 	// one moment. The listing is valid until do returns.
-	EachVersion(ctx context.Context, shard backup.ShardID, needed Needed, do func(index.Version) error) error
+	EachVersion(ctx context.Context, shard backup.ShardID, needed Needed, share index.Share, do func(index.Version) error) error
 
 	VersionReader
 }

@@ -9,8 +9,10 @@ import (
 )
 
 // Versions implements index.Checking.
-func (x *Index) Versions(ctx context.Context, shard backup.ShardID, needed []backup.SnapshotNumber) iter.Seq2[index.Version, error] {
-	return sequence(func(yield func(index.Version) error) error { return x.Backend.EachVersion(ctx, shard, needed, yield) })
+func (x *Index) Versions(ctx context.Context, shard backup.ShardID, needed []backup.SnapshotNumber, share index.Share) iter.Seq2[index.Version, error] {
+	return sequence(func(yield func(index.Version) error) error {
+		return x.Backend.EachVersion(ctx, shard, needed, share, yield)
+	})
 }
 
 // Locations implements index.Checking.

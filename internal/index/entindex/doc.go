@@ -120,4 +120,5 @@
 //	versions.go    writes versions of pages anew
 //	recover.go     stores what a rebuild has found in the store
 //	recoverpacks.go  registers packs that it has found
+//	recoverpages.go  prepares and applies the changes of its segments
 package entindex

@@ -15,8 +15,6 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
-	"github.com/bctl/bctl/internal/listing"
-	"github.com/bctl/bctl/migrations"
 )
 
 // RecoverFiler implements index.Recovering.
@@ -193,89 +191,6 @@ func (x *Index) RollBack(ctx context.Context, shard backup.ShardID, to backup.Sn
 		}
 		return tx.Hot.RollBack(ctx, shard, to)
 	})
-}
-
-// RecoverPages implements index.Recovering. What replaces another version is a patch where that is
-// small, as it was when the snapshot was made.
-func (x *Index) RecoverPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber, changes []index.Change) error {
-	var pages []PageRow
-	var ended []PageID
-	for i := range changes {
-		c := &changes[i]
-		row := newPageRow(shard, number, &c.PageVersion)
-		row.Digest = c.Digest // that of the page version may not be set
-		if c.Ended {
-			ended = append(ended, row.id())
-		} else {
-			pages = append(pages, row)
-		}
-	}
-	byID := func(a, b PageRow) int { return comparePageIDs(a.id(), b.id()) }
-	slices.SortFunc(pages, byID)
-	slices.SortFunc(ended, comparePageIDs)
-	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		patches, err := tx.writesPatches(ctx)
-		if err != nil {
-			return err
-		}
-		rows := slices.Clone(pages)
-		for group := range slices.Chunk(rows, pagesLimit) {
-			if err := tx.replaceOpen(ctx, group, patches); err != nil {
-				return err
-			}
-		}
-		if err := tx.Hot.PutPages(ctx, rows); err != nil {
-			return err
-		}
-		return tx.Hot.EndPages(ctx, ended)
-	})
-}
-
-// writesPatches reports whether the schema declares that a version may be a patch.
-func (tx *Tx) writesPatches(ctx context.Context) (patches bool, err error) {
-	err = tx.Each(ctx, "SELECT "+migrations.WritesPatches, nil, func(scan func(...any) error) error { return scan(&patches) })
-	return patches, err
-}
-
-// replaceOpen prepares rows to replace the open versions of their pages. Their listings, and so
-// their digests, do not change.
-func (tx *Tx) replaceOpen(ctx context.Context, rows []PageRow, patches bool) error {
-	names := make([]PageID, len(rows))
-	for i := range rows {
-		names[i] = rows[i].id()
-	}
-	open, err := tx.Hot.OpenPages(ctx, names)
-	if err != nil {
-		return err
-	}
-	for i := range rows {
-		p := &rows[i]
-		p.Ends = open[i].First != 0 && open[i].First < p.Number
-		if !patches || !listing.IsPlain(p.Listing) || len(p.Listing) > listing.MaxPatchedBytes {
-			continue
-		}
-		if open[i].First == 0 {
-			p.Listing = listing.AppendPatch(nil, nil, p.Listing)
-		} else if err := p.patch(&open[i], p.Listing); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// PagesAt implements index.Recovering.
-func (x *Index) PagesAt(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []backup.PageName) ([]backup.PageVersion, error) {
-	rows, err := x.Backend.Listings(ctx, shard, at, rowNames(shard, names))
-	if err != nil {
-		return nil, err
-	}
-	pages := make([]backup.PageVersion, len(names))
-	for i := range rows {
-		pages[i] = backup.PageVersion{
-			Path: names[i].Path, Key: names[i].Key, Fingerprint: rows[i].Fingerprint, Inode: rows[i].Inode, Listing: rows[i].Listing, Digest: rows[i].Digest,
-		}
-	}
-	return pages, nil
 }
 
 // SetJournalBytes implements index.Recovering.

@@ -2,6 +2,7 @@ package indextest
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"testing"
@@ -11,6 +12,28 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/listing"
 )
+
+// inShares yields all versions at once, and once more in shares, and compares their numbers.
+func inShares(f *fixture, needed []backup.SnapshotNumber) iter.Seq2[index.Version, error] {
+	all := 0
+	for _, err := range f.x.Versions(f.ctx, f.shard.ID, needed, index.Share{}) {
+		f.must(err)
+		all++
+	}
+	return func(yield func(index.Version, error) bool) {
+		const of = 3
+		for n := range of {
+			for v, err := range f.x.Versions(f.ctx, f.shard.ID, needed, index.Share{N: n, Of: of}) {
+				if all--; !yield(v, err) {
+					return
+				}
+			}
+		}
+		if all != 0 {
+			f.Errorf("all versions are %d more than those of all shares", all)
+		}
+	}
+}
 
 // Versions yields what needed snapshots have, with the listings as they were put, and Locations the
 // whole places of chunks.
@@ -23,7 +46,7 @@ func testChecking(t *testing.T, fresh func(testing.TB) Database) {
 	wantVersions := func(needed []backup.SnapshotNumber, want ...string) {
 		t.Helper()
 		var got []string
-		for v, err := range f.x.Versions(f.ctx, f.shard.ID, needed) {
+		for v, err := range inShares(f, needed) {
 			f.must(err)
 			path, err := backup.PathOfKey(v.PathKey)
 			f.must(err)

@@ -156,10 +156,7 @@ WHERE p.last_snapshot IS NULL`
 
 // OpenPages implements entindex.HotWriter.
 func (w hotWriter) OpenPages(ctx context.Context, names []entindex.PageID) ([]entindex.OpenPage, error) {
-	shards, directories, keys := make([]int64, len(names)), make([][16]byte, len(names)), make([]int64, len(names))
-	for i := range names {
-		shards[i], directories[i], keys[i] = int64(names[i].Shard), names[i].Directory, int64(names[i].Key)
-	}
+	shards, directories, keys := columnsOf(names)
 	rows, err := w.conn.Query(ctx, selectOpenPages, shards, directories, keys)
 	if err != nil {
 		return nil, err
@@ -174,6 +171,42 @@ func (w hotWriter) OpenPages(ctx context.Context, names []entindex.PageID) ([]en
 		p.BaseListing, p.Patches = bytes.Clone(raw[5]), raw[6][0] != 0
 	}
 	return open, rows.Err()
+}
+
+const selectPagesAt = `
+SELECT n.position, p.first_snapshot, p.digest, p.listing, coalesce(p.base, 0), p.of_base
+FROM unnest($1::bigint[], $2::uuid[], $3::bigint[]) WITH ORDINALITY n (shard, directory, page, position)
+CROSS JOIN LATERAL (
+    SELECT first_snapshot, last_snapshot, digest, listing, base, ` + ofBase + ` AS of_base FROM pages
+    WHERE shard = n.shard AND directory = n.directory AND page = n.page AND first_snapshot <= $4
+    ORDER BY first_snapshot DESC LIMIT 1) p
+WHERE p.last_snapshot IS NULL OR p.last_snapshot >= $4`
+
+// PagesAt implements entindex.HotWriter.
+func (w hotWriter) PagesAt(ctx context.Context, at backup.SnapshotNumber, names []entindex.PageID) ([]entindex.OpenPage, error) {
+	shards, directories, keys := columnsOf(names)
+	rows, err := w.conn.Query(ctx, selectPagesAt, shards, directories, keys, int64(at))
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	pages := make([]entindex.OpenPage, len(names))
+	for rows.Next() {
+		raw := rows.RawValues()
+		p := &pages[binary.BigEndian.Uint64(raw[0])-1]
+		p.First = backup.SnapshotNumber(binary.BigEndian.Uint64(raw[1]))
+		copy(p.Digest[:], raw[2])
+		p.Listing, p.Base, p.BaseListing = bytes.Clone(raw[3]), backup.SnapshotNumber(binary.BigEndian.Uint64(raw[4])), bytes.Clone(raw[5])
+	}
+	return pages, rows.Err()
+}
+
+// columnsOf returns the columns of the names of pages.
+func columnsOf(names []entindex.PageID) (shards []int64, directories [][16]byte, keys []int64) {
+	for i := range names {
+		shards, directories, keys = append(shards, int64(names[i].Shard)), append(directories, names[i].Directory), append(keys, int64(names[i].Key))
+	}
+	return shards, directories, keys
 }
 
 // PutPages implements entindex.HotWriter.

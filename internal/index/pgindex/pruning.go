@@ -105,11 +105,12 @@ func (b *backend) EachLocation(ctx context.Context, packs []int64, do func(index
 }
 
 // EachVersion implements entindex.HotReader.
-func (b *backend) EachVersion(ctx context.Context, shard backup.ShardID, needed entindex.Needed, do func(index.Version) error) error {
-	condition, gaps := needed.Condition("$", 3)
+func (b *backend) EachVersion(ctx context.Context, shard backup.ShardID, needed entindex.Needed, share index.Share, do func(index.Version) error) error {
+	condition, gaps := needed.Condition("$", 5)
+	from, to := directories(share)
 	query := `
 SELECT first_snapshot, coalesce(last_snapshot, $2), page, inode, directory, fingerprint, digest, path_key, listing, ` + ofBase + `
-FROM pages WHERE shard = $1` + condition
+FROM pages WHERE shard = $1 AND directory BETWEEN $3 AND $4` + condition
 	return b.eachRaw(ctx, query, func(raw [][]byte) error {
 		v := index.Version{First: backup.SnapshotNumber(binary.BigEndian.Uint64(raw[0])), Last: backup.SnapshotNumber(binary.BigEndian.Uint64(raw[1]))}
 		if !needed.Has(v.First, v.Last) {
@@ -120,7 +121,17 @@ FROM pages WHERE shard = $1` + condition
 		copy(v.Digest[:], raw[6])
 		v.PathKey, v.Listing = bytes.Clone(raw[7]), entindex.Whole(raw[8], raw[9])
 		return do(v)
-	}, append([]any{int64(shard), int64(math.MaxInt64)}, gaps...)...)
+	}, append([]any{int64(shard), int64(math.MaxInt64), from, to}, gaps...)...)
+}
+
+// directories returns the first and the last possible id of a directory in a share.
+func directories(share index.Share) (from, to [16]byte) {
+	of := max(share.Of, 1)
+	for i := range to {
+		to[i] = 0xff
+	}
+	from[0], to[0] = byte(share.N*256/of), byte((share.N+1)*256/of-1)
+	return from, to
 }
 
 // These statements drop the places in packs of the chunks from $2 to $3. A chunk of which there is

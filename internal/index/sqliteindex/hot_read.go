@@ -28,7 +28,7 @@ const (
 	ofReplacedBase    = "(SELECT b.listing FROM pages b INDEXED BY pages_key WHERE b.shard = o.shard AND b.directory = o.directory AND b.page = o.page AND b.first_snapshot = o.base)"
 	ofInterruptedBase = "(SELECT b.listing FROM pages b INDEXED BY pages_key WHERE b.shard = interrupted_pages.shard AND b.directory = interrupted_pages.directory AND b.page = interrupted_pages.page AND b.first_snapshot = interrupted_pages.base)"
 
-	selectListing        = "SELECT listing, " + ofBase + ", fingerprint, digest, inode FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3 AND page = ?4" + validIn
+	selectListing        = "SELECT listing, " + ofBase + ", fingerprint, digest, inode FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3 AND page = ?4" + validIn + " ORDER BY first_snapshot DESC LIMIT 1"
 	selectInterrupted    = "SELECT listing, " + ofInterruptedBase + ", x'', x'', 0 FROM interrupted_pages INDEXED BY interrupted_pages_key WHERE shard = ?1 AND directory = ?2 AND page = ?3"
 	selectByInode        = "SELECT path_key FROM pages INDEXED BY pages_inode WHERE shard = ?1 AND inode = ?3 AND page = 0 AND inode <> 0" + validIn + " LIMIT 2"
 	selectDirectoryMarks = "SELECT page, fingerprint FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3" + validIn + " ORDER BY page"

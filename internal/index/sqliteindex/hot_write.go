@@ -137,10 +137,15 @@ func (w hotWriter) KnownLists(ctx context.Context, lists []backup.ChunkID) (know
 const (
 	findOpenPage = "SELECT first_snapshot, fingerprint, listing, coalesce(base, 0), " + ofBase + ", " + migrations.WritesPatches + " FROM pages INDEXED BY pages_key" +
 		" WHERE shard = ?1 AND directory = ?2 AND page = ?3 AND last_snapshot IS NULL ORDER BY first_snapshot DESC LIMIT 1"
+	findPageAt = "SELECT first_snapshot, digest, listing, coalesce(base, 0), " + ofBase + " FROM pages INDEXED BY pages_key" +
+		" WHERE shard = ?1 AND directory = ?2 AND page = ?3 AND first_snapshot <= ?4 AND (last_snapshot IS NULL OR last_snapshot >= ?4) ORDER BY first_snapshot DESC LIMIT 1"
 	insertPage = "INSERT INTO pages (shard, directory, page, first_snapshot, fingerprint, digest, inode, path_key, listing, base) VALUES (?,?,?,?,?,?,?,?,?,nullif(?,0))" +
 		" ON CONFLICT (shard, directory, page, first_snapshot) DO UPDATE SET inode = excluded.inode, fingerprint = excluded.fingerprint," +
 		" digest = excluded.digest, path_key = excluded.path_key, listing = excluded.listing, base = excluded.base"
-	endPage = "UPDATE pages INDEXED BY pages_key SET last_snapshot = ?4 - 1 WHERE shard = ?1 AND directory = ?2 AND page = ?3 AND last_snapshot IS NULL AND first_snapshot < ?4"
+	// Only the newest version can be open. It is found in the index alone: the rows of the others
+	// are not read.
+	endPage = "UPDATE pages INDEXED BY pages_key SET last_snapshot = ?4 - 1 WHERE shard = ?1 AND directory = ?2 AND page = ?3 AND last_snapshot IS NULL" +
+		" AND first_snapshot = (SELECT max(first_snapshot) FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?2 AND page = ?3 AND first_snapshot < ?4)"
 
 	keepBegun = "INSERT INTO interrupted_pages (shard, directory, page, listing, base)" +
 		" SELECT shard, directory, page, listing, base FROM pages INDEXED BY pages_first WHERE shard = ? AND first_snapshot = ?" +
@@ -171,6 +176,25 @@ func (w hotWriter) OpenPages(ctx context.Context, names []entindex.PageID) ([]en
 		copy(p.Fingerprint[:], fingerprint)
 	}
 	return open, nil
+}
+
+// PagesAt implements entindex.HotWriter.
+func (w hotWriter) PagesAt(ctx context.Context, at backup.SnapshotNumber, names []entindex.PageID) ([]entindex.OpenPage, error) {
+	find, err := w.prepare(ctx, findPageAt)
+	if err != nil {
+		return nil, err
+	}
+	pages := make([]entindex.OpenPage, len(names))
+	for i := range names {
+		n, p := &names[i], &pages[i]
+		var digest []byte
+		err := find.QueryRowContext(ctx, int64(n.Shard), n.Directory[:], int64(n.Key), int64(at)).Scan(&p.First, &digest, &p.Listing, &p.Base, &p.BaseListing)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return nil, err
+		}
+		copy(p.Digest[:], digest)
+	}
+	return pages, nil
 }
 
 // PutPages implements entindex.HotWriter.

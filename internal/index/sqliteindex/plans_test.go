@@ -68,7 +68,10 @@ func TestPlansOfPages(t *testing.T) {
 		{"pages at a held path that began", []any{pathQueries.Began, 1, 1, []byte{}, []byte{1}, 2}, []string{"SEARCH pages USING INDEX pages_first (shard=? AND first_snapshot>? AND first_snapshot<?)"}},
 		{"pages at a held path that ended", []any{pathQueries.Ended, 1, 1, []byte{}, []byte{1}, 2}, []string{"SEARCH pages USING INDEX pages_last (shard=? AND last_snapshot>? AND last_snapshot<?)"}},
 		{"listings of a held path's directory", []any{pathQueries.Pages, 1, 1, []byte{}, []byte{0}}, withBase("1", byPathEnds)},
-		{"end of a page", []any{endPage, 1, []byte{}, 0, 1}, []string{byKey}},
+		{"end of a page", []any{endPage, 1, []byte{}, 0, 1}, []string{
+			"SEARCH pages USING INDEX pages_key (shard=? AND directory=? AND page=? AND first_snapshot=?)",
+			"SCALAR SUBQUERY 1", "SEARCH pages USING COVERING INDEX pages_key (shard=? AND directory=? AND page=? AND first_snapshot<?)",
+		}},
 		{"end of everything", tree(entindex.Range{}), []string{byPath}},
 		{"end of a tree", tree(subtree), []string{byPathEnds}},
 		{"keep what began", []any{keepBegun, 1, 1}, []string{"SEARCH pages USING INDEX pages_first (shard=? AND first_snapshot=?)"}},

@@ -8,7 +8,6 @@ import (
 	"math"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
@@ -31,29 +30,6 @@ func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from ba
 			return nil
 		}
 		return do(entindex.Whole(listing, base))
-	})
-}
-
-// EachVersion implements entindex.HotReader.
-func (b *backend) EachVersion(ctx context.Context, shard backup.ShardID, needed entindex.Needed, do func(index.Version) error) error {
-	condition, gaps := needed.Condition("?", 3)
-	query := "SELECT first_snapshot, coalesce(last_snapshot, ?2), page, inode, directory, fingerprint, digest, path_key, listing, " + ofBase +
-		" FROM pages INDEXED BY pages_first WHERE shard = ?1" + condition
-	var directory, fingerprint, digest, listing, base sql.RawBytes
-	return b.each(ctx, query, append([]any{int64(shard), int64(math.MaxInt64)}, gaps...), func(rows *sql.Rows) error {
-		var v index.Version
-		var inode int64
-		if err := rows.Scan(&v.First, &v.Last, &v.Key, &inode, &directory, &fingerprint, &digest, &v.PathKey, &listing, &base); err != nil {
-			return err
-		}
-		if !needed.Has(v.First, v.Last) {
-			return nil
-		}
-		copy(v.Directory[:], directory)
-		copy(v.Fingerprint[:], fingerprint)
-		copy(v.Digest[:], digest)
-		v.Inode, v.Listing = uint64(inode), entindex.Whole(listing, base)
-		return do(v)
 	})
 }
 

@@ -472,7 +472,7 @@ func (x *failingIndex) write() error {
 	return nil
 }
 
-func (x *failingIndex) RecoverPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber, changes []index.Change) error {
+func (x *failingIndex) RecoverPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber, changes []index.RecoveredChange) error {
 	if err := x.write(); err != nil {
 		return err
 	}
