@@ -10,14 +10,14 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// The frames of a pack may be needed for different times: one chunk for a year, and the others for a
-// day. Then it may cost less to split the pack than to lock all of it for the longest time. The
+// The frames of a pack may be needed for different times: one chunk for a year, and the others for
+// a day. Then it may cost less to split the pack than to lock all of it for the longest time. The
 // frames that are needed for longest are copied into new objects, as compaction copies frames, one
 // object for each time until which frames must be locked. The other frames stay in the old object,
 // which is locked until the last of them is not needed any more.
 //
-// In the index, the pack is replaced by the copies, and by the pack itself with the chunks that are
-// not copied. All have new ids, so that a batch that relies on the pack for a chunk in a copy is
+// In the index, the pack is replaced by the copies, and by itself with the chunks that are not
+// copied. All have new ids, so that a batch that relies on the pack for a chunk in a copy is
 // refused like one that relies on a pack that was thinned.
 
 // A split must save at least the costs of the whole object divided by leastSplit: it takes requests

@@ -8,11 +8,11 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// maxPatch returns the maximum length of a patch, given the stored length of its base: 15% to 35% of
-// it. The patches of one base grow with the changes since then, and with these shares they take
+// maxPatch returns the maximum length of a patch, given the stored length of its base: 15% to 35%
+// of it. The patches of one base grow with the changes since then, and with these shares they take
 // about as many bytes as the bases. The share depends on the page: after a first backup, all pages
-// have bases of the same age, and with one share, most pages would be stored whole again by the same
-// few backups.
+// have bases of the same age, and with one share, most pages would be stored whole again by the
+// same few backups.
 func (id *PageID) maxPatch(base int) int {
 	const low, high = 38, 90 // of 256
 	share := low + (int(id.Directory[0])+int(id.Key))&255*(high-low)/255
