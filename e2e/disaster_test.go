@@ -21,6 +21,7 @@ var typedBlocks sync.Map
 // Each disaster of docs/disaster-recovery.md, and the way out: the test types the commands of the
 // page. That of an upgrade is in TestUpgradeThatIsHalfFinished.
 func TestDisasters(t *testing.T) {
+	t.Parallel()
 	disasters := map[string]func(*testing.T){
 		"lost index":               lostIndex,
 		"lost index of a fleet":    lostIndexOfAFleet,

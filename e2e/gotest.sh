@@ -48,7 +48,8 @@ beside() {
 	go test "${@:2}" >"$outputs/$1" 2>&1 &
 	pids+=($!)
 }
-[ ${#e2e[@]} -eq 0 ] || beside e2e -C e2e "${flags[@]}" "${e2e[@]}"
+# Tests of fleets mostly wait for leases and processes: more of them than cores run in parallel.
+[ ${#e2e[@]} -eq 0 ] || beside e2e -C e2e -parallel 4 "${flags[@]}" "${e2e[@]}"
 [ ${#plain_main[@]} -eq 0 ] || beside plain-main "${plain_flags[@]}" "${plain_main[@]}"
 [ ${#plain_e2e[@]} -eq 0 ] || beside plain-e2e -C e2e "${plain_flags[@]}" "${plain_e2e[@]}"
 status=0

@@ -84,7 +84,7 @@ func newHistoryFleet(t *testing.T) *historyFleet {
 func (w *historyFleet) history(t *testing.T, seed uint64) *history {
 	t.Helper()
 	client := fleet.NewClient(t, "BCTL_CONFIG="+w.f.Config)
-	h := newHistory(t, seed, client, memoryDir(t))
+	h := newHistory(t, seed, client, t.TempDir())
 	filer := fmt.Sprint("filer-", seed)
 	client.Must("filer", "add", filer)
 	for _, tree := range h.trees {

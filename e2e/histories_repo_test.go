@@ -51,7 +51,7 @@ func TestRandomHistories(t *testing.T) {
 // nearly everything.
 func newRepoHistory(t *testing.T, seed uint64, program string) *history {
 	t.Helper()
-	dir := memoryDir(t)
+	dir := t.TempDir()
 	client := fleet.NewClient(t, "BCTL_REPO="+dir+"/repo")
 	client.Program = program
 	env := client.Env
@@ -65,16 +65,4 @@ func newRepoHistory(t *testing.T, seed uint64, program string) *history {
 		client.Must("brake", "set", "--bytes", "5%", "--min-bytes", "1", "--snapshots", "5%", "--min-snapshots", "1")
 	}
 	return h
-}
-
-// memoryDir returns a directory in memory if there is one: what survives a loss of power is not
-// tested here.
-func memoryDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "bctl-history-") //nolint:usetesting // it syncs in no time
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // the machine's memory is not the test's to check
-	return dir
 }

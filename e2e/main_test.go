@@ -39,10 +39,11 @@ import (
 	"testing"
 
 	"github.com/bctl/bctl/e2e/fleet"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
-	status := m.Run()
+	status := testenv.InMemory{M: m}.Run()
 	fleet.Cleanup()
 	os.Exit(status)
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bctl/bctl/e2e/fleet"
+	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
@@ -18,11 +19,11 @@ import (
 func TestPageCacheIsLeftAsItWas(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	// Not parallel: what the machine does besides evicts pages too.
-	repo, tree := fleet.NewRepo(t), filepath.Join(t.TempDir(), "tree")
+	repo, tree := fleet.NewRepo(t), filepath.Join(testenv.DiskDir(t), "tree")
 	generate(t, tree, 50, shape{directories: 20, files: 10, meanBytes: 30_000})
 	hot, large := filepath.Join(tree, "hot"), filepath.Join(tree, "large")
 	// Nobody backs it up: what becomes of its pages is the machine's doing.
-	control := filepath.Join(t.TempDir(), "control")
+	control := filepath.Join(testenv.DiskDir(t), "control")
 	for _, path := range []string{hot, large, control} {
 		if err := os.WriteFile(path, make([]byte, 20<<20), 0o644); err != nil {
 			t.Fatal(err)

@@ -28,7 +28,7 @@ import (
 const commandTimeout = 15 * time.Minute
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
+	testscript.Main(testenv.InMemory{M: m}, map[string]func(){
 		"bctl": func() {
 			time.AfterFunc(commandTimeout, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGQUIT) })
 			os.Exit(cli.Main(cli.Services{Walker: serve.Walker, Reader: serve.Reader, Pruner: serve.Pruner, Committer: serve.Committer, Scrubber: serve.Scrubber}))

@@ -13,7 +13,10 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/testenv"
 )
+
+func TestMain(m *testing.M) { os.Exit(testenv.InMemory{M: m}.Run()) }
 
 // read returns all files of an installation.
 func read(t *testing.T, dir string) map[string]string {

@@ -53,7 +53,11 @@ func TestIndexByRoles(t *testing.T) {
 		t.Cleanup(func() { _ = owner.Close() }) // there are no writes by then
 		return indextest.Database{Open: func() index.Index { return openByRoles(t, &p, cluster.DSN()) }, SQL: owner, UUIDs: true}
 	}
-	indextest.Run(t, fresh, fresh)
+	if testtarget.Runs(testtarget.Often) {
+		indextest.Run(t, fresh, fresh)
+	} else {
+		indextest.RunCalls(t, fresh, fresh)
+	}
 }
 
 // runRoles runs the roles.sql of a plan on a server.

@@ -19,6 +19,7 @@ import (
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/dirstore"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // A world is a store with valid objects, and its mirror.
@@ -46,11 +47,7 @@ type memory struct {
 
 func newMemory(t *testing.T) *memory {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "bctl-mirror-") //nolint:usetesting // it syncs in no time
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := testenv.MemoryDir(t)
 	s, err := dirstore.Open(dir)
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ const seedSetting = "BCTL_PRUNE_SEED"
 
 func openSQLite(t testing.TB) index.Index {
 	t.Helper()
-	x, err := sqliteindex.Open(t.Context(), filepath.Join(fastDir(t), "index.db"))
+	x, err := sqliteindex.Open(t.Context(), filepath.Join(testenv.MemoryDir(t), "index.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,18 +37,6 @@ func openSQLite(t testing.TB) index.Index {
 		}
 	})
 	return x
-}
-
-// fastDir returns a directory in memory if there is one: what survives a loss of power is not
-// tested here.
-func fastDir(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "bctl-prune-") //nolint:usetesting // it syncs in no time
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // the machine's memory is not the test's to check
-	return dir
 }
 
 func openPostgres(t testing.TB) index.Index {

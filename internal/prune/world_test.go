@@ -20,6 +20,7 @@ import (
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/dirstore"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // A world is an index, a store, and what a test expects of both.
@@ -100,7 +101,7 @@ func newWorld(t testing.TB, x index.Index, shards int) *world {
 	m.must(err)
 	m.opener, err = seal.NewOpener([]byte(identity))
 	m.must(err)
-	s, err := dirstore.Create(filepath.Join(fastDir(t), "store"))
+	s, err := dirstore.Create(filepath.Join(testenv.MemoryDir(t), "store"))
 	m.must(err)
 	m.s = s
 	_, _, err = x.Migrate(m.ctx)

@@ -52,7 +52,7 @@ func OpenCluster(durability Durability) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	directory, err := os.MkdirTemp("", "bctl-postgres-")
+	directory, err := clusterDirectory(durability)
 	if err != nil {
 		return nil, err
 	}
@@ -69,6 +69,17 @@ func OpenCluster(durability Durability) (*Cluster, error) {
 		return nil, errors.Join(err, cluster.remove())
 	}
 	return cluster, nil
+}
+
+// clusterDirectory makes a directory for a cluster, in memory if that is durable enough.
+func clusterDirectory(durability Durability) (string, error) {
+	const prefix = "bctl-postgres-"
+	if durability == Fast {
+		if directory, err := makeInMemory(prefix); err != nil || directory != "" {
+			return directory, err
+		}
+	}
+	return os.MkdirTemp("", prefix)
 }
 
 func (c *Cluster) initialize(initdb, postgres string, credential *syscall.Credential, durability Durability) error {

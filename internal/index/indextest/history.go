@@ -22,7 +22,7 @@ import (
 func testHistory(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	shards := 0
-	testtarget.FewerChecks(t, "30")
+	testtarget.FewerChecks(t, "15")
 	rapid.Check(t, func(r *rapid.T) {
 		shards++
 		h := &history{fixture: f, r: r, pages: model{}, interrupted: map[backup.PageName]string{}}

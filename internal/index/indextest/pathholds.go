@@ -193,7 +193,7 @@ func testPathHoldsInAnyOrder(t *testing.T, fresh func(testing.TB) Database) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	f := newFixture(t, fresh)
-	histories := 4
+	histories := 2
 	if testtarget.Runs(testtarget.Often) {
 		histories = 12
 	}

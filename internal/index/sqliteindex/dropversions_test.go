@@ -2,11 +2,13 @@ package sqliteindex
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/entindex"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // What is deleted page by page is what no snapshot needs, except for bases of versions that stay.
@@ -78,5 +80,5 @@ func TestDropByPage(t *testing.T) {
 // TestIndex deletes page by page, too.
 func TestMain(m *testing.M) {
 	entindex.PageAtOnce = 2
-	m.Run()
+	os.Exit(testenv.InMemory{M: m}.Run())
 }

@@ -3,7 +3,6 @@ package embedded_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/dirstore"
+	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
@@ -34,12 +34,7 @@ type repository struct {
 
 func newRepository(t *testing.T) *repository {
 	t.Helper()
-	memory, err := os.MkdirTemp("/dev/shm", "bctl-test-") //nolint:usetesting // it syncs in no time
-	if err != nil {
-		memory = t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(memory) })
-	r := &repository{T: t, memory: memory, packs: map[backup.PackID]*pack.Reader{}}
+	r := &repository{T: t, memory: testenv.MemoryDir(t), packs: map[backup.PackID]*pack.Reader{}}
 	identity, recipient, err := seal.GenerateIdentity()
 	r.must(err)
 	r.opener, err = seal.NewOpener([]byte(identity))
@@ -51,15 +46,15 @@ func newRepository(t *testing.T) *repository {
 	r.WorkerKey = seal.WorkerKey{Repository: id, Dedup: seal.NewDedupKey(), Recipients: []string{recipient}, Signer: signing.Signer()}
 	r.Keys = journal.Keys{Repository: id, Sealer: sealer, Signing: signing}
 	r.Repository = backup.Repository{ID: id, Chunker: chunk.DefaultCutter, Codec: "zstd-1", Recipients: r.WorkerKey.Recipients, Signer: signing.Signer()}
-	r.index, err = sqliteindex.Open(t.Context(), filepath.Join(memory, "index.db"))
+	r.index, err = sqliteindex.Open(t.Context(), filepath.Join(r.memory, "index.db"))
 	r.must(err)
 	t.Cleanup(func() { _ = r.index.Close() })
 	_, _, err = r.index.Migrate(t.Context())
 	r.must(err)
-	r.Store, err = dirstore.Create(filepath.Join(memory, "store"))
+	r.Store, err = dirstore.Create(filepath.Join(r.memory, "store"))
 	r.must(err)
 	t.Cleanup(func() { _ = r.Store.Close() })
-	r.Index, r.Source, r.LockDir = r.index, posix.New(posix.Options{}), filepath.Join(memory, "locks")
+	r.Index, r.Source, r.LockDir = r.index, posix.New(posix.Options{}), filepath.Join(r.memory, "locks")
 	return r
 }
 

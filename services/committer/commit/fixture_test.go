@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -26,6 +25,7 @@ import (
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/dirstore"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 const within = time.Minute
@@ -47,11 +47,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{T: t, ctx: t.Context()}
-	dir, err := os.MkdirTemp("/dev/shm", "bctl-test-") //nolint:usetesting // it syncs in no time
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := testenv.MemoryDir(t)
 	identity, recipient, err := seal.GenerateIdentity()
 	f.must(err)
 	signing := seal.NewSigningKey()

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +25,7 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/dirstore"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // A fixture is a repository and a reader in it. The reader's messages to the committer are applied
@@ -52,7 +52,7 @@ type fixture struct {
 
 func newFixture(t testing.TB, tree treetest.Tree) *fixture {
 	t.Helper()
-	memory := memoryDirectory(t)
+	memory := testenv.MemoryDir(t)
 	f := &fixture{TB: t, ctx: t.Context(), dir: filepath.Join(memory, "tree"), packs: map[backup.PackID]*pack.Reader{}}
 	if err := os.Mkdir(f.dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -75,21 +75,6 @@ func newFixture(t testing.TB, tree treetest.Tree) *fixture {
 	f.shard = must(f.idx.EnsureShard(f.ctx, filer.ID, f.dir, posix.URL(f.dir)))(t)
 	f.reader = f.newReader(Options{Linger: time.Millisecond})
 	return f
-}
-
-// memoryDirectory returns a directory in memory, where syncs take no time, if there is one that
-// supports extended attributes.
-func memoryDirectory(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "bctl-test-") //nolint:usetesting // it syncs in no time
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if syscall.Setxattr(dir, "user.test", nil, 0) != nil {
-		return t.TempDir()
-	}
-	return dir
 }
 
 func must[T any](v T, err error) func(testing.TB) T {
