@@ -28,23 +28,22 @@ const leastSplit = 8
 type lockCost struct {
 	bytes     int64
 	copies    [maxClasses]int64 // of the frames that are needed until an end, with tables of their own
-	need, end time.Time         // of the lock that it must have, and of the one that it has at least
+	need, end time.Time         // of the lock that it must have, and of the one that it has
 	fixed     bool
 }
 
-// chooseSplits chooses the objects to split. Each object counts as locked for as long as by a PUT:
-// new objects are, without a note in the index, and for the others, copying is not free either.
+// chooseSplits chooses the objects to split.
 func (p *pass) chooseSplits(ctx context.Context) error {
 	objects := map[backup.PackID]*lockCost{}
 	for i := range p.packs {
 		if k := &p.packs[i]; !k.need.IsZero() {
-			objects[k.Object] = &lockCost{end: p.locks.Now.Add(store.InitialLock)}
+			objects[k.Object] = &lockCost{end: p.locks.Now}
 		}
 	}
 	for i := range p.packs {
 		if o, k := objects[p.packs[i].Object], &p.packs[i]; o != nil {
 			o.bytes += k.Bytes
-			o.need, o.end = laterOf(o.need, k.need), laterOf(o.end, k.LockedUntil)
+			o.need, o.end = laterOf(o.need, k.need), laterOf(o.end, p.lockedAbout(k))
 			o.fixed = o.fixed || k.Running || k.Deleting
 		}
 	}
@@ -69,6 +68,15 @@ func (p *pass) chooseSplits(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// lockedAbout returns until when the object of a pack is locked. The index does not note the lock of
+// its PUT. A new object counts as if it was put now, because its copies would be.
+func (p *pass) lockedAbout(k *packState) time.Time {
+	if p.isFresh(k.Snapshot) {
+		return laterOf(k.LockedUntil, p.locks.Now.Add(store.InitialLock))
+	}
+	return k.LockedUntil
 }
 
 // addCopies adds the frames of a pack to those that may be copied.
