@@ -70,8 +70,8 @@ func (p *pass) chooseSplits(ctx context.Context) error {
 	return nil
 }
 
-// lockedAbout returns until when the object of a pack is locked. The index does not note the lock of
-// its PUT. A new object counts as if it was put now, because its copies would be.
+// lockedAbout returns until when the object of a pack is locked. The index does not note the lock
+// of its PUT. A new object counts as if it was put now, because its copies would be.
 func (p *pass) lockedAbout(k *packState) time.Time {
 	if p.isFresh(k.Snapshot) {
 		return laterOf(k.LockedUntil, p.locks.Now.Add(store.InitialLock))
