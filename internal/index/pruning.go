@@ -113,6 +113,8 @@ type Pruning interface {
 	// Places yields each place of a chunk in the packs with these rows, or in all packs if rows is
 	// nil, as the chunk and the row of its pack. The order is not defined.
 	Places(ctx context.Context, rows []int64) iter.Seq2[PlaceOf, error]
+	// PacksToProve returns the packs with these rows, by row, without those that are condemned.
+	PacksToProve(ctx context.Context, rows []int64) ([]PackToProve, error)
 	// Packs yields all packs, by row.
 	Packs(ctx context.Context) iter.Seq2[Pack, error]
 	// Frames yields the frames of all packs, by row.

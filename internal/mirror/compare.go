@@ -97,10 +97,10 @@ func (p *pass) compareBoth(ctx context.Context, name string) error {
 		return err
 	}
 	if original.err != nil {
-		p.problem(InStore, name, original.err.Error())
+		p.damagedIn(InStore, name, &original, "")
 	}
 	if copied.err != nil {
-		p.problem(InMirror, name, copied.err.Error())
+		p.damagedIn(InMirror, name, &copied, "")
 	}
 	if original.whole() && copied.whole() && original.sum != copied.sum {
 		p.problem(InMirror, name, "the store and the mirror have different bytes, and neither is proven to be wrong")

@@ -38,6 +38,9 @@ type Options struct {
 	AllowDelete int64
 	// Reread is the share of the mirror's objects that are read and compared with their notes.
 	Reread float64
+	// Replace are packs of the mirror that are replaced by those of the store, although these are
+	// not what was copied at first: somebody with an identity has found that they are undamaged.
+	Replace map[string]bool
 	// DryRun: nothing is written, and nothing is read in full.
 	DryRun bool
 	// Workers is how many objects are copied at a time; 0: 4.
@@ -90,6 +93,9 @@ type Problem struct {
 	Name    string
 	Text    string
 	Missing bool
+	// Changed: nothing but the note of the copy shows that the object is damaged. It is whole if it
+	// was damaged when it was copied, and was put back since.
+	Changed bool
 }
 
 // maxProblems bounds Summary.Problems.
@@ -311,7 +317,7 @@ func (p *pass) copyAll(ctx context.Context, step string, listed map[string]int64
 	names := make([]string, 0, len(listed))
 	for name, size := range listed {
 		h := p.state.get(name)
-		if p.bad[name] || p.believes(&h, size) {
+		if p.bad[name] || !p.Replace[name] && p.believes(&h, size) {
 			continue
 		}
 		names = append(names, name)
@@ -398,6 +404,11 @@ func (p *pass) advance() {
 // problem reports an object that is not as it should be.
 func (p *pass) problem(side Side, name, text string) {
 	p.report(Problem{Side: side, Name: name, Text: strings.TrimPrefix(text, name+": ")})
+}
+
+// damagedIn reports an object that is damaged on one side. after is added to the reason.
+func (p *pass) damagedIn(side Side, name string, s *seen, after string) {
+	p.report(Problem{Side: side, Name: name, Text: strings.TrimPrefix(s.err.Error(), name+": ") + after, Changed: s.changed})
 }
 
 func (p *pass) report(problem Problem) {

@@ -192,6 +192,40 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// A pack that was damaged when it was copied, and that the store has whole again, is not known from
+// one that is damaged in the store. Replace says which is right, also if the mirror has lost it.
+func TestReplace(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		w := newWorld(t)
+		m := w.snapshot()
+		sound := w.objects(w.from)[m.packs[0]]
+		w.flip(w.from, m.packs[0], 1000)
+		w.run(w.options())
+		w.flip(w.from, m.packs[0], 1000)
+		if w.objects(w.from)[m.packs[0]] != sound {
+			t.Fatal("it is not put back")
+		}
+		if lost {
+			w.must(w.to.Store.Delete(t.Context(), m.packs[0]))
+		}
+		o := w.options()
+		o.Reread = 1
+		if s := w.run(o); len(s.Problems) != 1 || !s.Problems[0].Changed || s.Problems[0].Side != InStore {
+			t.Errorf("%+v", s.Problems)
+		}
+		o.Replace = map[string]bool{m.packs[0]: true}
+		if s := w.run(o); len(s.Problems) > 0 || s.Copied != 1 || w.objects(w.to)[m.packs[0]] != sound {
+			t.Errorf("lost %v: %+v", lost, s)
+		}
+		if c, err := Compare(t.Context(), Options{From: w.from, To: w.to, Reread: 1}); err != nil || c.Differs() {
+			t.Errorf("lost %v: %+v, %v", lost, c, err)
+		}
+		if s := w.run(o); s.Copied > 0 { // it is the same now
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
 // An object that the store has again is not deleted.
 func TestObjectComesBack(t *testing.T) {
 	w := newWorld(t)

@@ -19,6 +19,8 @@ type seen struct {
 	sum  sum
 	err  error // why the bytes cannot be those of the object; nil: they are proven
 	gone bool
+	// changed: err is that of compare.
+	changed bool
 }
 
 // whole reports whether the bytes are proven.
@@ -55,7 +57,7 @@ func (p *Prover) readNoted(ctx context.Context, from Reader, name string, h *hel
 // settle makes the mirror have an object of the store, or reports why it cannot.
 func (p *pass) settle(ctx context.Context, name string) error {
 	h := p.state.get(name)
-	original, err := p.prover.readNoted(ctx, p.From, name, &h)
+	original, err := p.original(ctx, name, &h)
 	if err != nil {
 		return err
 	}
@@ -73,6 +75,9 @@ func (p *pass) settle(ctx context.Context, name string) error {
 	} else {
 		copied.gone = true
 	}
+	if p.Replace[name] && original.whole() && copied.whole() && original.sum != copied.sum {
+		copied.err = errReplaced
+	}
 	switch {
 	case original.whole() && copied.whole() && original.sum == copied.sum:
 		return p.adopt(ctx, name, &h, &copied)
@@ -80,22 +85,37 @@ func (p *pass) settle(ctx context.Context, name string) error {
 		p.problem(InMirror, name, "the store and the mirror have different bytes, and neither is proven to be wrong: nothing was changed")
 		return nil
 	case !original.whole() && copied.whole():
-		p.problem(InStore, name, original.err.Error()+"; the mirror's is whole")
+		after := "; the mirror's is whole"
+		if original.changed {
+			after = "; the mirror's are"
+		}
+		p.damagedIn(InStore, name, &original, after)
 		return nil
 	case !original.whole() && copied.gone:
-		p.problem(InStore, name, original.err.Error()+"; it was not copied")
+		p.damagedIn(InStore, name, &original, "; it was not copied")
 		return nil
 	case !original.whole():
-		p.problem(InStore, name, original.err.Error()+"; so is the mirror's")
+		p.damagedIn(InStore, name, &original, "; so is the mirror's")
 		return nil
 	}
 	return p.put(ctx, name, &h, &original, &copied)
 }
 
+// errReplaced is why an object of the mirror is replaced that is as it was copied.
+var errReplaced = errors.New("it is to be replaced")
+
+// original reads an object of the store. If it is to replace the mirror's, the note does not count.
+func (p *pass) original(ctx context.Context, name string, h *held) (seen, error) {
+	if p.Replace[name] {
+		return p.prover.read(ctx, p.From, name)
+	}
+	return p.prover.readNoted(ctx, p.From, name, h)
+}
+
 // compare finds bytes that are not those that were copied.
 func (s *seen) compare(h *held) {
 	if s.whole() && s.sum != h.sum {
-		s.err = fmt.Errorf("its bytes are not those that were copied at first: %w", backup.ErrCorrupt)
+		s.changed, s.err = true, fmt.Errorf("its bytes are not those that were copied at first: %w", backup.ErrCorrupt)
 	}
 }
 
@@ -139,6 +159,9 @@ func (p *pass) put(ctx context.Context, name string, h *held, original, copied *
 	n := note{sizeBytes: int64(len(original.data)), sum: original.sum, copied: p.Now().Unix()}
 	if h.isNoted() { // it was there before
 		n.copied = h.copied
+	}
+	if p.Replace[name] { // of two notes, the one with the longer lock counts
+		n.locked = h.locked
 	}
 	return p.state.take(ctx, name, n)
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/parity"
 	"github.com/bctl/bctl/internal/store"
 )
@@ -62,7 +61,7 @@ type tending struct {
 	skip       map[index.StoredObject]bool     // objects that cannot become members
 	refused    bool                            // by the store
 	sizes      map[index.StoredObject]int64
-	packsIn    map[index.StoredObject][]*packState // nil: not needed yet
+	packsIn    map[string][]int64 // rows of the packs of each object, by its name; nil: not needed yet
 }
 
 // tendParity makes parity groups, as far as the members of old ones are going, and as there are
@@ -452,16 +451,7 @@ func countNew(all []candidate) (n int, bytes int64) {
 
 // make makes a group, and ends the opened groups of which no other member is left.
 func (t *tending) make(ctx context.Context, of []candidate, number int, opened map[backup.PackID]map[index.StoredObject]bool) error {
-	members := make([]parity.Member, len(of))
-	for i := range of {
-		members[i] = of[i].Member
-		if of[i].Digest == (parity.Digest{}) {
-			if err := t.inspect(ctx, &of[i]); err != nil {
-				return err
-			}
-		}
-	}
-	g, objects, err := parity.Make(ctx, t.Store, t.repository, members, number)
+	g, objects, err := t.makeGroup(ctx, of, number)
 	if err != nil {
 		return err
 	}
@@ -493,30 +483,6 @@ func (t *tending) make(ctx context.Context, of []candidate, number int, opened m
 	return nil
 }
 
-// inspect checks the packs of an object as far as that is possible without a key, so that no group
-// has a member that is known to be damaged.
-func (t *tending) inspect(ctx context.Context, c *candidate) error {
-	if t.packsIn == nil {
-		t.packsIn = map[index.StoredObject][]*packState{}
-		for i := range t.packs {
-			if k := &t.packs[i]; !k.Deleting && k.Bytes > 0 {
-				t.packsIn[k.StoredObject()] = append(t.packsIn[k.StoredObject()], k)
-			}
-		}
-	}
-	for _, k := range t.packsIn[c.object()] {
-		at := pack.Place{Object: c.Name(), Offset: k.Offset, Bytes: k.Bytes}
-		err := pack.Inspect(ctx, t.Store, at, t.repository, cmp.Or(k.Sealed, k.PackPlace.Pack))
-		if errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrNotFound) {
-			return &parity.BadMemberError{Member: c.Member, Err: err}
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // avoid leaves out a member that cannot be read. If it has parity, its group stays as it is.
 func (t *tending) avoid(bad *parity.BadMemberError) {
 	o := objectOf(&bad.Member)
@@ -526,7 +492,7 @@ func (t *tending) avoid(bad *parity.BadMemberError) {
 			t.stuck[id] = true
 		}
 	}
-	t.Log.Warn("a damaged object gets no new parity; the packs of its parity group stay until bctl repair has put it back", "object", bad.Member.Name(), "error", bad.Err)
+	t.Log.Warn("a damaged object gets no new parity; the packs of its parity group stay until bctl repair --read-data has put it back", "object", bad.Member.Name(), "error", bad.Err)
 }
 
 // wrote notes an object that this pass has written.

@@ -20,20 +20,31 @@ type PutBackObjects struct {
 	// Left are those of the damaged objects that parity does not bring back, with the reasons.
 	// Those that are in no group are not among them.
 	Left map[string]error
+	// Sound are those that are not damaged: their parity is.
+	Sound map[string]bool
 	// Useless are groups of which more is lost than they can restore.
 	Useless []backup.PackID
+	// Misled are groups that were made of damaged bytes, as checksums in the index show. PutBack
+	// has ended them: they would bring these bytes back.
+	Misled []backup.PackID
 }
 
 // PutBack computes damaged objects of packs and of parity from the rest of their groups, and puts
 // them back, byte for byte. Objects that it finds to be damaged, too, are put back with them. A
 // damaged object is deleted only when its bytes are there to replace it; a sound one is never
-// touched. It needs no key. It fails with ErrBusy while another process prunes.
+// touched. Neither is one that parity would bring back with no less damage, as its checksums in the
+// index show. It needs no key. It fails with ErrBusy while another process prunes.
 func PutBack(ctx context.Context, o Options, damaged []string) (PutBackObjects, error) {
-	p := &puttingBack{pass: &pass{Options: o}, PutBackObjects: PutBackObjects{Names: map[string]bool{}, Left: map[string]error{}}}
+	p := &puttingBack{pass: &pass{Options: o}, PutBackObjects: PutBackObjects{Names: map[string]bool{}, Left: map[string]error{}, Sound: map[string]bool{}}}
 	if len(damaged) == 0 {
 		return p.PutBackObjects, nil
 	}
-	err := p.lead(ctx, func(ctx context.Context) error { return p.run(ctx, damaged) })
+	err := p.lead(ctx, func(ctx context.Context) error {
+		if err := p.run(ctx, damaged); err != nil {
+			return err
+		}
+		return p.endGroups(ctx, p.Misled)
+	})
 	return p.PutBackObjects, err
 }
 
@@ -43,18 +54,27 @@ func EndGroups(ctx context.Context, o Options, groups []backup.PackID) error {
 	if len(groups) == 0 {
 		return nil
 	}
-	t := &tending{pass: &pass{Options: o}, stuck: map[backup.PackID]bool{}}
-	return t.lead(ctx, func(ctx context.Context) error {
-		if err := t.load(ctx); err != nil {
-			return err
-		}
-		return t.end(ctx, nil, slices.DeleteFunc(slices.Clone(groups), func(id backup.PackID) bool { return t.groups[id] == nil }))
-	})
+	p := &pass{Options: o}
+	return p.lead(ctx, func(ctx context.Context) error { return p.endGroups(ctx, groups) })
+}
+
+// endGroups is EndGroups for a process that leads.
+func (p *pass) endGroups(ctx context.Context, groups []backup.PackID) error {
+	if len(groups) == 0 {
+		return nil
+	}
+	t := &tending{pass: p, stuck: map[backup.PackID]bool{}}
+	if err := t.load(ctx); err != nil {
+		return err
+	}
+	return t.end(ctx, nil, slices.DeleteFunc(slices.Clone(groups), func(id backup.PackID) bool { return t.groups[id] == nil }))
 }
 
 type puttingBack struct {
 	*pass
 	PutBackObjects
+	repository backup.RepositoryID
+	rows       map[string][]int64 // of the packs of each object, by its name
 }
 
 func (p *puttingBack) run(ctx context.Context, damaged []string) error {
@@ -64,6 +84,9 @@ func (p *puttingBack) run(ctx context.Context, damaged []string) error {
 	}
 	going, err := goingObjects(ctx, p.Index)
 	if err != nil {
+		return err
+	}
+	if err := p.load(ctx, groups); err != nil {
 		return err
 	}
 	isDamaged := map[string]bool{}
@@ -102,15 +125,73 @@ func (p *puttingBack) run(ctx context.Context, damaged []string) error {
 	return nil
 }
 
+// load reads what is needed to prove the members of groups.
+func (p *puttingBack) load(ctx context.Context, groups []parity.Group) error {
+	if len(groups) == 0 {
+		return nil
+	}
+	r, err := p.Index.Repository(ctx)
+	if err != nil {
+		return err
+	}
+	p.repository, p.rows = r.ID, map[string][]int64{}
+	for i := range groups {
+		for m := range groups[i].Members {
+			p.rows[groups[i].Members[m].Name()] = nil
+		}
+	}
+	for k, err := range p.Index.Packs(ctx) {
+		if err != nil {
+			return err
+		}
+		name := store.PackName(k.Snapshot, k.Object)
+		if rows, is := p.rows[name]; is && !k.Deleting && !k.Gone {
+			p.rows[name] = append(rows, k.Row)
+		}
+	}
+	return nil
+}
+
+// improves reports whether data is less damaged than what the store has of a member, as far as that
+// is known. A group that was made of damaged bytes would otherwise replace sound ones.
+func (p *puttingBack) improves(ctx context.Context, name string, data []byte) (bool, error) {
+	restored, err := p.proveObject(ctx, bytesOf(data), p.repository, p.rows[name])
+	if err != nil || !restored.known || restored.damage == 0 {
+		return true, err
+	}
+	present, err := p.proveObject(ctx, p.Store, p.repository, p.rows[name])
+	switch {
+	case err != nil:
+		return false, err
+	case present.sound():
+		p.Sound[name] = true
+		return false, nil
+	case present.damage <= restored.damage:
+		p.Left[name] = errDamagedBefore
+		return false, nil
+	}
+	return true, nil
+}
+
+var errDamagedBefore = fmt.Errorf("it was damaged before its parity was made: %w", backup.ErrCorrupt)
+
 // put replaces an object. Members that are about to be deleted stay as they are.
 func (p *puttingBack) put(ctx context.Context, g *parity.Group, going map[string]bool, name string, data []byte) error {
 	if going[name] {
 		p.Left[name] = fmt.Errorf("nothing needs it: %w", backup.ErrNotFound)
 		return nil
 	}
+	if better, err := p.improves(ctx, name, data); err != nil {
+		return err
+	} else if !better {
+		if !slices.Contains(p.Misled, g.ID) {
+			p.Misled = append(p.Misled, g.ID)
+		}
+		return nil
+	}
 	switch err := g.Check(ctx, p.Store, name); {
 	case err == nil: // it is as it was when the group was made
-		p.Left[name] = fmt.Errorf("it was damaged before its parity was made: %w", backup.ErrCorrupt)
+		p.Left[name] = errDamagedBefore
 		return nil
 	case !errors.Is(err, backup.ErrCorrupt) && !errors.Is(err, backup.ErrNotFound):
 		return err

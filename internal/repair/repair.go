@@ -34,6 +34,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"sync"
 
@@ -62,8 +63,8 @@ type Options struct {
 	// committers do that.
 	Journal func(ctx context.Context, findings []*check.Finding) error
 	// PutBack, if not nil, puts damaged objects back into the store from a second copy, and returns
-	// how many. Only what is damaged after that is dropped.
-	PutBack func(ctx context.Context, findings []*check.Finding) (int, error)
+	// their names. Only what is damaged after that is dropped.
+	PutBack func(ctx context.Context, findings []*check.Finding) ([]string, error)
 }
 
 // A Summary is what a Run has repaired.
@@ -72,7 +73,9 @@ type Summary struct {
 	FromParity      int           // objects that were put back from parity
 	FromParityBytes int64         // of these
 	FromMirror      int           // objects that were put back from a second copy
+	PutBack         []string      // names of all of these
 	EndedGroups     int           // parity groups that cannot restore anything, and were deleted
+	MisledGroups    int           // parity groups that were made of damaged bytes, and were deleted
 	Report          *check.Report // of what is damaged after that
 	Pages           int           // that the next snapshots read again
 	Journal         int           // objects that were written again, or that committers write
@@ -162,7 +165,8 @@ func (o *Options) fromParity(ctx context.Context, s *Summary) error {
 	with := o.Prune
 	with.Index, with.Store = o.Index, o.Store
 	back, err := prune.PutBack(ctx, with, damaged)
-	s.useless = back.Useless
+	s.useless, s.MisledGroups = back.Useless, len(back.Misled)
+	s.PutBack = slices.Sorted(maps.Keys(back.Names))
 	if s.FromParity, s.FromParityBytes = len(back.Names), back.Bytes; err != nil || s.FromParity == 0 {
 		return err
 	}
@@ -180,7 +184,9 @@ func (o *Options) fromParity(ctx context.Context, s *Summary) error {
 // fromMirror puts back what a second copy has, and checks again. Of the content, that of the
 // damaged packs is read again.
 func (o *Options) fromMirror(ctx context.Context, s *Summary) (err error) {
-	if s.FromMirror, err = o.PutBack(ctx, s.Report.Findings); err != nil || s.FromMirror == 0 {
+	names, err := o.PutBack(ctx, s.Report.Findings)
+	s.PutBack = append(s.PutBack, names...)
+	if s.FromMirror = len(names); err != nil || s.FromMirror == 0 {
 		return err
 	}
 	if err := o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("put back %d objects from the mirror", s.FromMirror)); err != nil {

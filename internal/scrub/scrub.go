@@ -21,6 +21,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,11 +69,13 @@ type Options struct {
 	All bool
 	// Failed proves only the packs whose last proof has failed, whatever the limits of the day are.
 	Failed bool
+	// Also are other packs that are proven with them.
+	Also []index.PackToProve
 	// Most is what this run may read, within the limits of the day; 0: no other limit.
 	Most index.ScrubCost
 	// Progress, if not nil, is called after each pack, one call at a time.
 	Progress func(Summary)
-	// Damaged, if not nil, is called with each damaged pack.
+	// Damaged, if not nil, is called with each damaged pack, one call at a time.
 	Damaged func(*check.Finding)
 }
 
@@ -151,12 +154,18 @@ func (r *run) prove(ctx context.Context) error {
 	}
 }
 
-// proveFailed proves the packs whose last proof has failed.
+// proveFailed proves the packs whose last proof has failed, and Also.
 func (r *run) proveFailed(ctx context.Context) error {
 	failed, err := r.Index.DamagedPacks(ctx)
 	if err != nil {
 		return err
 	}
+	has := map[int64]bool{}
+	failed = slices.DeleteFunc(append(failed, r.Also...), func(p index.PackToProve) bool {
+		twice := has[p.Row]
+		has[p.Row] = true
+		return twice
+	})
 	for len(failed) > 0 {
 		n, cost := fitting(failed[:min(len(failed), groupPacks)], index.ScrubCost{Requests: math.MaxInt64, Bytes: math.MaxInt64})
 		if err := r.group(ctx, failed[:n], cost); err != nil {
@@ -218,6 +227,8 @@ func (r *run) one(ctx context.Context, p *index.PackToProve) error {
 				"pack", p.Pack.String(), "object", store.PackName(p.Snapshot, p.Object), "error", f.Text)
 		}
 		if r.Damaged != nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
 			r.Damaged(f)
 		}
 	}

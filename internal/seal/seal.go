@@ -133,7 +133,7 @@ func (o *Opener) decrypt(sealed []byte, maxBytes int) ([]byte, error) {
 	if err != nil {
 		var noMatch *age.NoIdentityMatchError
 		if errors.As(err, &noMatch) {
-			return nil, fmt.Errorf("wrong identity file: it belongs to another repository: %w", backup.ErrWrongKey)
+			return nil, fmt.Errorf("the identity is none of its recipients: it is of another repository, or was no recipient when this was sealed: %w", backup.ErrWrongKey)
 		}
 		return nil, fmt.Errorf("%w: %w", err, backup.ErrCorrupt)
 	}

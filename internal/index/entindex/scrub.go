@@ -38,6 +38,7 @@ FROM packs WHERE NOT condemned`
 	selectDue   = packToProve + `(` + since + ` < $1 OR damaged = 0 AND ` + since + ` + (SELECT within FROM scrub) * 1000 * (` + due + `) <= $2 OR damaged <> 0 AND damaged < $3) ORDER BY 11, 1 LIMIT $4`
 
 	selectDamaged = packToProve + `damaged <> 0 ORDER BY id`
+	selectToProve = packToProve + `{id in $1} ORDER BY id`
 
 	noteProofs = `
 UPDATE packs AS k SET proven = CASE WHEN r.result = 'proven' THEN {now} ELSE k.proven END,
@@ -111,6 +112,21 @@ func (x *Index) ToProve(ctx context.Context, before time.Time, limit int) ([]ind
 // DamagedPacks implements index.Scrubbing.
 func (x *Index) DamagedPacks(ctx context.Context) ([]index.PackToProve, error) {
 	return listOf(ctx, x.query, selectDamaged, nil, readPackToProve)
+}
+
+// PacksToProve implements index.Pruning.
+func (x *Index) PacksToProve(ctx context.Context, rows []int64) (packs []index.PackToProve, err error) {
+	for group := range slices.Chunk(slices.Sorted(slices.Values(rows)), listLength) {
+		err := x.queryOf(ctx, selectToProve, group, func(scan func(...any) error) error {
+			p, err := readPackToProve(scan)
+			packs = append(packs, p)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return packs, nil
 }
 
 func readPackToProve(scan func(...any) error) (p index.PackToProve, err error) {

@@ -90,7 +90,7 @@ func (x *Index) owners(ctx context.Context, objects []index.StoredObject) (map[b
 }
 
 // queryOf is query for a statement (see Dialect.sql) whose parameter 1 is a list.
-func (x *Index) queryOf(ctx context.Context, query string, list []uuid.UUID, each func(scan func(...any) error) error) error {
+func (x *Index) queryOf(ctx context.Context, query string, list any, each func(scan func(...any) error) error) error {
 	d := x.Backend.Dialect()
 	args := []any{d.List(list)}
 	if d.PlanAnew != nil {

@@ -60,6 +60,12 @@ func testScrub(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("%+v", packs)
 	}
 
+	packs, err = f.x.PacksToProve(f.ctx, []int64{rows[1], 1 << 40, rows[0]})
+	f.must(err)
+	if len(packs) != 2 || packs[0].Row != rows[0] || !bytes.Equal(packs[0].Sums, sound.Sums) || packs[1].Row != rows[1] {
+		t.Errorf("%+v", packs)
+	}
+
 	term := f.lead("scrubber", "first", time.Minute, true)
 	stale := term
 	stale.Epoch--
@@ -96,6 +102,11 @@ func testScrub(t *testing.T, fresh func(testing.TB) Database) {
 	}
 	if got := f.toProve(before); !slices.Equal(got, rows[1:]) {
 		t.Errorf("to prove: %d, want %d", got, rows[1:])
+	}
+	packs, err = f.x.PacksToProve(f.ctx, rows[:1])
+	f.must(err)
+	if len(packs) > 0 {
+		t.Errorf("a pack that is being deleted is to be proven: %+v", packs)
 	}
 }
 

@@ -109,7 +109,7 @@ func Refused(err error) (r Refusal, ok bool) {
 		return Refusal{Reason: "the store does not know the access key"}, true
 	case "SignatureDoesNotMatch":
 		return Refusal{Reason: "the secret key is not that of the access key"}, true
-	case "RequestTimeTooSkewed":
+	case codeClock:
 		return Refusal{Reason: "the store refuses requests of this machine's clock"}, true
 	case "ExpiredToken", "ExpiredTokenException":
 		return Refusal{Reason: "the session token has expired"}, true

@@ -111,8 +111,11 @@ var codes = map[string]struct {
 	"InvalidAccessKeyId":             {fs.ErrPermission, false},
 	"XAdminUserNotFound":             {fs.ErrPermission, false}, // versitygw's InvalidAccessKeyId
 	"SignatureDoesNotMatch":          {fs.ErrPermission, false},
-	"RequestTimeTooSkewed":           {fs.ErrPermission, false},
+	codeClock:                        {fs.ErrPermission, false},
 }
+
+// codeClock is the answer of S3 to a request whose time differs too much from its own.
+const codeClock = "RequestTimeTooSkewed"
 
 // transient reports whether another attempt may succeed.
 func transient(err error) bool {
@@ -185,6 +188,9 @@ func describe(err error) error {
 		}
 		if response.StatusCode != 0 {
 			text += fmt.Sprintf(" (HTTP %d)", response.StatusCode)
+		}
+		if response.Code == codeClock {
+			text += "; set the clock of this machine, or that of the store: they differ by more than the store accepts"
 		}
 		return answered{text, err}
 	}

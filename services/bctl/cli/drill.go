@@ -382,5 +382,5 @@ func drillNext(r *drill.Report) string {
 			return "bctl check --level index " + r.Snapshot[:8] + ", which names the damaged pages and what to do"
 		}
 	}
-	return "bctl check --read-data " + r.Snapshot[:8] + ". If it finds damage, bctl repair"
+	return "bctl check --read-data " + r.Snapshot[:8] + ". If it finds damage, bctl repair --read-data"
 }

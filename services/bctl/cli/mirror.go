@@ -40,6 +40,7 @@ type mirrorRun struct {
 	keep    time.Duration
 	allow   int64
 	share   float64
+	replace []string
 	text    progressText
 	started time.Time
 }
@@ -63,6 +64,10 @@ Damaged objects are not copied, and do not replace sound ones. They are listed,
 and the exit status is 1. With --read-data, the command also reads the mirror's
 objects, and replaces those that are damaged there.
 
+A pack that was damaged when it was copied, and that was put back in the store
+since, differs from its copy. If bctl check --read-data finds it undamaged in
+the store, --replace PACK puts it in the place of the mirror's.
+
 --watch repeats all this until it is interrupted, as a service, and serves
 metrics (http.listen).`,
 		Example: `  bctl mirror run --mirror /mnt/second/bctl
@@ -79,6 +84,7 @@ metrics (http.listen).`,
 	flags.BoolVar(&c.dryRun, "dry-run", false, "only print what would be copied and deleted")
 	timeFlag(flags, &c.keep, "keep-deleted", "delete what the store has not had for this `TIME` (mirror.keep_deleted; default: never)")
 	sizeFlag(flags, &c.allow, "allow-delete", "let up to this `SIZE` be deleted although the brake would stop it")
+	flags.StringArrayVar(&c.replace, "replace", nil, "replace the mirror's `PACK` by the store's, although that is not what was copied at first (may be repeated)")
 	shareFlag(flags, &c.share, "read this `SHARE` of the mirror's objects, and replace damaged ones (without a value: 100%)")
 	return cmd
 }
@@ -102,7 +108,14 @@ func (c *mirrorRun) options(keepGiven bool) (o mirror.Options, err error) {
 	if err != nil {
 		return o, usage("mirror.object_lock: %v", err)
 	}
-	return mirror.Options{KeepDeleted: keep, Locks: mode != store.Unlocked, AllowDelete: c.allow, Reread: c.share, DryRun: c.dryRun}, nil
+	replace := map[string]bool{}
+	for _, name := range c.replace {
+		if _, _, ok := store.ParsePackName(name); !ok {
+			return o, usage("--replace %q is not the name of a pack (packs/…), as bctl mirror check prints it", name)
+		}
+		replace[name] = true
+	}
+	return mirror.Options{Replace: replace, KeepDeleted: keep, Locks: mode != store.Unlocked, AllowDelete: c.allow, Reread: c.share, DryRun: c.dryRun}, nil
 }
 
 func (c *mirrorRun) run(ctx context.Context, keepGiven bool) error {
@@ -111,8 +124,8 @@ func (c *mirrorRun) run(ctx context.Context, keepGiven bool) error {
 		return err
 	}
 	if c.watch {
-		if c.dryRun || c.allow > 0 {
-			return usage("--watch is not for --dry-run and --allow-delete: these are for one pass")
+		if c.dryRun || c.allow > 0 || len(c.replace) > 0 {
+			return usage("--watch is not for --dry-run, --allow-delete and --replace: these are for one pass")
 		}
 		log := c.app.log
 		c.app.log = serve.Named(log, "mirror", c.app.cfg) // the service names its own lines

@@ -137,6 +137,8 @@ func (a *app) differences(problems []mirror.Problem, more int) error {
 // nextAfter returns the command to type next.
 func nextAfter(p mirror.Problem) string {
 	switch {
+	case p.Side == mirror.InStore && p.Changed && strings.HasPrefix(p.Name, store.PacksPrefix):
+		return "bctl repair --read-data. If it finds no damage, the mirror's was copied when it was damaged: bctl mirror run --replace " + p.Name
 	case p.Side == mirror.InStore && strings.HasPrefix(p.Name, store.PacksPrefix):
 		return "bctl repair --read-data" // a check that reads less may not find it
 	case p.Side == mirror.InStore:

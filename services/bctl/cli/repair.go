@@ -18,6 +18,7 @@ import (
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/repair"
 	"github.com/bctl/bctl/internal/scrub"
+	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/tty"
 	"github.com/bctl/bctl/services/bctl/embedded"
 	"github.com/bctl/bctl/services/bctl/open"
@@ -131,10 +132,8 @@ func (c *repairCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if summary.FromParity+summary.FromMirror > 0 {
-		c.proveAgain(ctx)
-	}
-	return c.conclude(&summary)
+	proven := c.proveAgain(ctx, summary.PutBack)
+	return errors.Join(c.conclude(&summary), proven)
 }
 
 // agree asks for a confirmation.
@@ -175,7 +174,7 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 		if o.Opener != nil {
 			source.Content = mirror.ProveContent(r.object.ID, o.Opener, o.HashKey)
 		}
-		repairing.PutBack = func(ctx context.Context, findings []*check.Finding) (int, error) {
+		repairing.PutBack = func(ctx context.Context, findings []*check.Finding) ([]string, error) {
 			return source.putBack(ctx, r, findings)
 		}
 	}
@@ -215,17 +214,57 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 	return s, err
 }
 
-// proveAgain proves the packs that a scrub has found damaged. What that does not prove, because a
-// scrub runs or this user may not note proofs, a scrub proves within a day.
-func (c *repairCommand) proveAgain(ctx context.Context) {
-	r, err := c.app.openRepository(ctx, toWrite)
-	if err == nil {
-		defer r.close()
-		_, err = scrub.Run(ctx, scrub.Options{Index: r.index, Store: r.store, Repository: r.object.ID, Holder: holder(), Failed: true})
+// proveAgain proves the packs in objects that were put back, and those that a scrub has found
+// damaged: nothing but their checksums shows whether they were damaged before they were copied. What
+// that does not prove, because a scrub runs or this user may not note proofs, a scrub proves later.
+// It fails if what was put back is damaged.
+func (c *repairCommand) proveAgain(ctx context.Context, names []string) error {
+	if len(names) == 0 {
+		return nil
 	}
-	if err != nil {
+	damaged, err := c.prove(ctx, names)
+	switch {
+	case err != nil:
 		c.app.note("what was put back is not proven yet: %v", err)
+	case damaged > 0:
+		return fmt.Errorf("%s damaged still, because what was put back was damaged before it was copied: run bctl repair once more, which drops what is lost", countedAre(damaged, "pack"))
 	}
+	return nil
+}
+
+// prove returns how many of the packs in the objects are damaged.
+func (c *repairCommand) prove(ctx context.Context, names []string) (damaged int64, err error) {
+	r, err := c.app.openRepository(ctx, toWrite)
+	if err != nil {
+		return 0, err
+	}
+	defer r.close()
+	put := map[string]bool{}
+	for _, name := range names {
+		put[name] = true
+	}
+	var rows []int64
+	for p, err := range r.index.Packs(ctx) {
+		if err != nil {
+			return 0, err
+		}
+		if put[store.PackName(p.Snapshot, p.Object)] {
+			rows = append(rows, p.Row)
+		}
+	}
+	packs, err := r.index.PacksToProve(ctx, rows)
+	if err != nil {
+		return 0, err
+	}
+	_, err = scrub.Run(ctx, scrub.Options{
+		Index: r.index, Store: r.store, Repository: r.object.ID, Holder: holder(), Failed: true, Also: packs,
+		Damaged: func(f *check.Finding) {
+			if put[f.Object] {
+				damaged++
+			}
+		},
+	})
+	return damaged, err
 }
 
 // conclude prints what was repaired.
@@ -245,11 +284,11 @@ func (c *repairCommand) conclude(s *repair.Summary) error {
 		Pages          int     `json:"pages"` // whose files are read again
 		Journal        int     `json:"journal_objects"`
 		Files          int64   `json:"files"`               // that stay damaged until they are stored again
-		EndedGroups    int     `json:"parity_groups_ended"` // that had lost too much
+		EndedGroups    int     `json:"parity_groups_ended"` // that had lost too much, or were made of damaged bytes
 		Left           int     `json:"left"`                // findings that are not repaired
 		ElapsedSeconds float64 `json:"elapsed_seconds"`
 	}{
-		"repair", s.FromParity, s.FromParityBytes, s.FromMirror, s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal, files, s.EndedGroups, s.Left, time.Since(c.started).Seconds(),
+		"repair", s.FromParity, s.FromParityBytes, s.FromMirror, s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal, files, s.EndedGroups + s.MisledGroups, s.Left, time.Since(c.started).Seconds(),
 	}
 	if err := c.app.result(object, "%s", repairedText(s, files)); err != nil || s.Left == 0 {
 		return err
@@ -280,6 +319,7 @@ func repairedText(s *repair.Summary, files int64) string {
 	if s.EndedGroups > 0 {
 		text += fmt.Sprintf("deleted the parity of %s that had lost too much: bctl prune --parity makes it again\n", counted(s.EndedGroups, "group"))
 	}
+	text += misledText(s.MisledGroups)
 	switch {
 	case files > 0 && s.FromParity+s.FromMirror > 0:
 		text += fmt.Sprintf("damaged until backups have stored them again: %s; back up, and run bctl check, which lists them\n", counted(files, "file"))

@@ -43,8 +43,8 @@ func (a *app) mirrorOf(ctx context.Context, of *backup.Repository) (*mirrorSourc
 
 func (m *mirrorSource) close() { _ = m.store.Close() } // it was only read
 
-// putBack puts damaged objects back into the store, and returns their number.
-func (m *mirrorSource) putBack(ctx context.Context, r *repository, findings []*check.Finding) (n int, err error) {
+// putBack puts damaged objects back into the store, and returns their names.
+func (m *mirrorSource) putBack(ctx context.Context, r *repository, findings []*check.Finding) (names []string, err error) {
 	tried := map[string]bool{}
 	for _, f := range findings {
 		if f.Object == "" || tried[f.Object] {
@@ -56,17 +56,17 @@ func (m *mirrorSource) putBack(ctx context.Context, r *repository, findings []*c
 			err = fmt.Errorf("%w: to put objects back, use a key of the store that may put all objects, and delete damaged ones", err)
 		}
 		if err != nil {
-			return n, err
+			return names, err
 		}
 		if !done {
 			continue
 		}
-		n++
+		names = append(names, f.Object)
 		if err := forgottenMeanwhile(ctx, r, f.Object); err != nil {
-			return n, err
+			return names, err
 		}
 	}
-	return n, nil
+	return names, nil
 }
 
 // forgottenMeanwhile deletes a record that was put back, if a pruner has removed its snapshot since
@@ -137,6 +137,9 @@ func (c *checkCommand) noteMirror(ctx context.Context, r *repository, found *che
 				has[f.Object] = true
 			}
 		}
+	}
+	if len(objects) == 0 { // only the index is damaged
+		return nil
 	}
 	c.app.note("the mirror has %d of %s: bctl repair puts back those that are whole there", len(has), counted(len(objects), "damaged object"))
 	return nil

@@ -60,10 +60,16 @@ func (c *repairCommand) runFromParity(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(back.Names) > 0 {
-		c.proveAgain(ctx)
+	proven := c.proveAgain(ctx, slices.Sorted(maps.Keys(back.Names)))
+	return errors.Join(c.concludePutBack(damaged, &back), proven)
+}
+
+// misledText says which parity was deleted because it was made of damaged bytes.
+func misledText(groups int) string {
+	if groups == 0 {
+		return ""
 	}
-	return c.concludePutBack(damaged, &back)
+	return fmt.Sprintf("deleted the parity of %s that was made of damaged bytes: bctl prune --parity makes it again\n", counted(groups, "group"))
 }
 
 // concludePutBack prints what was put back.
@@ -73,6 +79,10 @@ func (c *repairCommand) concludePutBack(damaged []string, back *prune.PutBackObj
 	text := ""
 	for _, name := range object.Damaged {
 		if back.Names[name] {
+			continue
+		}
+		if back.Sound[name] {
+			text += name + ": it is sound, and was not replaced\n"
 			continue
 		}
 		text += name + ": it is missing or damaged"
@@ -87,7 +97,7 @@ func (c *repairCommand) concludePutBack(damaged []string, back *prune.PutBackObj
 	if c.dryRun {
 		text += fmt.Sprintf("missing or damaged objects of parity groups: %d\n", len(object.Damaged))
 	} else {
-		text += fmt.Sprintf("put back %s from parity (%s)\n", counted(len(back.Names), "object"), size(back.Bytes))
+		text += fmt.Sprintf("put back %s from parity (%s)\n", counted(len(back.Names), "object"), size(back.Bytes)) + misledText(len(back.Misled))
 	}
 	if err := c.app.result(object, "%s", text); err != nil {
 		return err

@@ -77,18 +77,18 @@ func (s *overview) isSilent(w *index.Work) *flow.Instance {
 func (s *overview) silentReason(worker *flow.Instance) reason {
 	text := fmt.Sprintf("%s, which has not answered for %s", display(worker.Name), clock(max(s.heardAt.Sub(worker.Heard), 0)))
 	if worker.Lost {
-		text = fmt.Sprintf("%s, which was lost %s ago", display(worker.Name), clock(max(s.heardAt.Sub(worker.Heard), 0)))
+		text = fmt.Sprintf("%s, which is lost (last heard %s ago)", display(worker.Name), clock(max(s.heardAt.Sub(worker.Heard), 0)))
 	}
 	return reason{causeSilent, text, worker.Name}
 }
 
 // silentLine formats a wait for a worker that does not answer:
 //
-//	nas1: 1 batch is with reader-2, which was lost 0:36 ago: assigned again in 0:24
+//	nas1: 1 batch is with reader-2, which is lost (last heard 0:36 ago): assigned again within 0:24
 func (w *wait) silentLine(of string, now time.Time) string {
 	verb := "are"
 	if w.pieces() == 1 {
 		verb = "is"
 	}
-	return fmt.Sprintf("%s: %s %s with %s: assigned again in %s, unless it answers", of, w.what(), verb, w.text, clock(max(w.until.Sub(now), 0)))
+	return fmt.Sprintf("%s: %s %s with %s: assigned again within %s, unless it answers", of, w.what(), verb, w.text, clock(max(w.until.Sub(now), 0)))
 }

@@ -272,7 +272,7 @@ func (s *overview) why(p *inProgress, w *index.Work) string {
 	case !w.Stalled.IsZero():
 		return stalledReason(p.Filer.Name).text
 	case w.Worker == "":
-		return s.whyQueued(&p.Filer, roleOf(w)).text
+		return s.whyQueued(p, roleOf(w)).text
 	case s.isSilent(w) != nil:
 		return s.silentReason(s.isSilent(w)).text
 	}

@@ -98,7 +98,7 @@ var badFlags = map[string]string{
 	"keep-within-hourly": "-1h", "keep-within-daily": "1", "keep-within-weekly": "1w", "keep-within-monthly": "m", "keep-within-yearly": "1001y", "keep-tag": "a,,b", "keep-style": "borg",
 	"as": "king", "timeout": "long", "nats": "a b", "postgres": "b c", "days": "0", "name": "A B", "store-kind": "tape", "store-endpoint": "ftp://x",
 	"stat-rate": "fast", "floor": "101", "drill": "sometimes", "role": "cook", "reason": "", "file": "", "store-region": "", "bytes": "all", "min-bytes": "huge", "min-snapshots": "0", "operators": "0", "operator": "", "signer": "me", "policy": "",
-	"keep-deleted": "long", "allow-delete": "huge", "as-of": "yesterday",
+	"keep-deleted": "long", "allow-delete": "huge", "as-of": "yesterday", "replace": "repository",
 	"packs": "0", "png": "", "output": "", "dir": "", "shares": "1", "needed": "1",
 }
 

@@ -20,27 +20,28 @@ import (
 type cause int
 
 const (
-	causeStalled   cause = iota // its filer does not respond
-	causeSilent                 // its worker does not respond
-	causeWorkers                // no worker takes the work of its site
-	causeUnknown                // NATS does not report which services run
-	causeCommitter              // no committer assigns work
-	causeCommit                 // complete snapshots: no committer can commit them
-	causeSlots                  // stalled work occupies the filer's slots
-	causeGoverned               // the governor limits the filer
-	causeLimit                  // the filer's limits
-	causeReadLimit              // with readers: the filer's read limit slows it
-	causeTurn                   // other work comes first
-	causeSlot                   // shards: the limit of running snapshots
-	causeScheduler              // shards: the scheduler has not looked yet
-	causeWindow                 // shards: a window
-	causePaused                 // shards: their policy is paused
+	causeStalled    cause = iota // its filer does not respond
+	causeSilent                  // its worker does not respond
+	causeWorkers                 // no worker takes the work of its site
+	causeUnknown                 // NATS does not report which services run
+	causeCommitter               // no committer assigns work
+	causeCommit                  // complete snapshots: no committer can commit them
+	causeSlots                   // stalled work occupies the filer's slots
+	causeGoverned                // the governor limits the filer
+	causeLimit                   // the filer's limits
+	causeReadLimit               // with readers: the filer's read limit slows it
+	causeHandedBack              // all workers of its site have handed it back
+	causeTurn                    // other work comes first
+	causeSlot                    // shards: the limit of running snapshots
+	causeScheduler               // shards: the scheduler has not looked yet
+	causeWindow                  // shards: a window
+	causePaused                  // shards: their policy is paused
 )
 
 // causeNames are the causes in JSON. They are fixed.
 var causeNames = map[cause]string{
 	causeStalled: "stalled", causeSilent: "silent_worker", causeWorkers: "workers", causeUnknown: "unknown", causeCommitter: "committer", causeCommit: "commit", causeSlots: "stalled_slots", causeGoverned: "governor",
-	causeLimit: "limit", causeReadLimit: "read_limit", causeTurn: "turn", causeSlot: "slot", causeScheduler: "scheduler", causeWindow: "window", causePaused: "paused",
+	causeLimit: "limit", causeReadLimit: "read_limit", causeHandedBack: "handed_back", causeTurn: "turn", causeSlot: "slot", causeScheduler: "scheduler", causeWindow: "window", causePaused: "paused",
 }
 
 // A reason is why some work waits.
@@ -140,7 +141,7 @@ func (w *waiting) snapshot(p *inProgress) {
 		{flow.RoleReader, p.BatchesAnnounced - p.BatchesSettled, p.read, func(to *wait) *int { return &to.batches }},
 	} {
 		if n := kind.held.queued; n > 0 {
-			*kind.add(w.at(w.whyQueued(&p.Filer, kind.role), p.Filer.Name)) += n
+			*kind.add(w.at(w.whyQueued(p, kind.role), p.Filer.Name)) += n
 		}
 		if n := int(kind.open) - kind.held.working - kind.held.queued; n > 0 {
 			*kind.add(w.at(w.whyOpen(&p.Filer, kind.role), p.Filer.Name)) += n
@@ -188,9 +189,9 @@ func (w *wait) stalled(held *index.Work) {
 	}
 }
 
-// whyQueued returns the reason why work in the queue of a site waits.
-func (s *overview) whyQueued(f *backup.Filer, role flow.Role) reason {
-	site := backup.SiteName(f.Site)
+// whyQueued returns the reason why work of a snapshot waits in the queue of its site.
+func (s *overview) whyQueued(p *inProgress, role flow.Role) reason {
+	site := backup.SiteName(p.Filer.Site)
 	if l := lacking(s.lacks, role, site); l != nil {
 		return reason{causeWorkers, l.Text, site}
 	}
@@ -200,7 +201,19 @@ func (s *overview) whyQueued(f *backup.Filer, role flow.Role) reason {
 	if !s.fleet {
 		return reason{causeTurn, fmt.Sprintf("a free %s", role), ""}
 	}
+	if s.allHandBack(p.ID, role, site) {
+		return reason{causeHandedBack, fmt.Sprintf("another try: each %s at site %s has handed work back", role, display(site)), site}
+	}
 	return reason{causeTurn, fmt.Sprintf("a free %s at site %s", role, display(site)), site}
+}
+
+// allHandBack reports whether all workers of a role at a site that take work have handed back work
+// of a snapshot lately.
+func (s *overview) allHandBack(snapshot backup.SnapshotID, role flow.Role, site string) bool {
+	workers := slices.DeleteFunc(s.crew.of(role, site), func(i *flow.Instance) bool { return !takesWork(i) })
+	return len(workers) > 0 && !slices.ContainsFunc(workers, func(i *flow.Instance) bool {
+		return !slices.ContainsFunc(i.HandBacks, func(h flow.HandBack) bool { return h.Has(snapshot) })
+	})
 }
 
 // whyOpen returns the reason why work that is not assigned waits.

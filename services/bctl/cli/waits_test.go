@@ -108,8 +108,8 @@ func TestWaits(t *testing.T) {
 			s.assign(1, "r1", false, 0)
 			s.assign(2, "r2", false, 0)
 			s.assign(1, "r3", false, 0)
-		}, "nas1: 2 batches are with r2, which has not answered for 0:12: assigned again in 1:00, unless it answers\n" +
-			"nas1: 1 batch is with r1, which was lost 0:36 ago: assigned again in 1:00, unless it answers"},
+		}, "nas1: 2 batches are with r2, which has not answered for 0:12: assigned again within 1:00, unless it answers\n" +
+			"nas1: 1 batch is with r1, which is lost (last heard 0:36 ago): assigned again within 1:00, unless it answers"},
 		{"a reader was lost, and was started again", append(with(serving("reader oslo r1"), 0, lost(time.Minute)), everybody...), func(s *scene) {
 			s.snapshot("nas1", 0, 1)
 			s.assign(1, "r1", false, 0)
@@ -121,6 +121,16 @@ func TestWaits(t *testing.T) {
 		}, "nas1, nas2: 9 batches wait: no reader at site oslo"},
 		{"a drained reader", with(everybody, 2, func(i *flow.Instance) { i.Draining, i.Drained = true, true }), func(s *scene) { s.snapshot("nas1", 0, 1) },
 			"nas1: 1 batch waits: no reader at site oslo takes work: r1: drained"},
+		{"no walker sees the filer", everybody, func(s *scene) {
+			s.snapshot("nas1", 2, 0)
+			s.assign(2, "", true, 0)
+			s.l.crew.services[1].HandBacks = []flow.HandBack{{Why: "is it mounted here?", Times: 3, Snapshots: []backup.SnapshotID{s.l.running[0].ID}}}
+		}, "nas1: 2 tasks wait for another try: each walker at site oslo has handed work back"},
+		{"a walker does not see the filer", append(serving("walker oslo w2"), everybody...), func(s *scene) {
+			s.snapshot("nas1", 2, 0)
+			s.assign(2, "", true, 0)
+			s.l.crew.services[0].HandBacks = []flow.HandBack{{Why: "is it mounted here?", Times: 3, Snapshots: []backup.SnapshotID{s.l.running[0].ID}}}
+		}, "nas1: 2 tasks wait for a free walker at site oslo"},
 		{"no committer", everybody[1:], func(s *scene) {
 			for _, filer := range []string{"nas1", "nas2", "nas3", "nas4"} {
 				s.snapshot(filer, 10, 0)

@@ -249,6 +249,8 @@ func rateText(i *flow.Instance) string {
 	case i.Silent:
 	case i.Role == flow.RoleReader:
 		return humanize.Bytes(uint64(i.BytesPerSecond)) + "/s"
+	case i.Role == flow.RoleWalker && i.EntriesPerSecond > 0 && i.EntriesPerSecond < 1:
+		return "<1/s"
 	case i.Role == flow.RoleWalker:
 		return strings.ReplaceAll(humanize.SIWithDigits(i.EntriesPerSecond, 0, ""), " ", "") + "/s"
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -272,6 +273,97 @@ func TestDamagedGroupsHoldTheirMembers(t *testing.T) {
 	if found := w.repository.check(check.Content); len(found) > 0 {
 		t.Errorf("%q", found)
 	}
+}
+
+// No parity is made of a pack that is not what was sealed, until it is put back.
+func TestNoParityOfDamagedPacks(t *testing.T) {
+	w := newParityWorld(t, 6)
+	want := w.objects()
+	w.protect(prune.Options{MaxUnused: 1, NoParity: true})
+	damaged := w.packsOf(&w.snapshots[3])[0]
+	w.flip(damaged, func(n int) int { return n / 2 })
+	w.protect(prune.Options{Parity: testLayout, MaxUnused: 1})
+	for _, g := range w.groups() {
+		if slices.Contains(g.Names(), damaged) {
+			t.Fatalf("%s is damaged, and has parity", damaged)
+		}
+	}
+	w.must(os.WriteFile(w.path(damaged), []byte(want[damaged]), 0o600))
+	w.protect(prune.Options{MaxUnused: 1, NoParity: true})
+	w.protect(prune.Options{Parity: testLayout, MaxUnused: 1})
+	report, err := prune.ReadParity(t.Context(), w.index)
+	w.must(err)
+	if report.Without > 0 {
+		t.Errorf("%+v", report)
+	}
+}
+
+// newStaleGroup returns a repository with a group that was made when one of its packs was damaged,
+// and the index did not have the checksums. The pack is sound again.
+func newStaleGroup(t *testing.T) (w *damageWorld, pack string) {
+	t.Helper()
+	w = newParityWorld(t, 6)
+	w.protect(prune.Options{MaxUnused: 1, NoParity: true})
+	pack = w.packsOf(&w.snapshots[3])[0]
+	sound, err := os.ReadFile(w.path(pack))
+	w.must(err)
+	w.flip(pack, func(n int) int { return n / 2 })
+	w.sql("UPDATE packs SET damage = hex(sums), sums = x''")
+	w.protect(prune.Options{Parity: testLayout, MaxUnused: 1})
+	w.sql("UPDATE packs SET sums = unhex(damage), damage = ''")
+	w.must(os.WriteFile(w.path(pack), sound, 0o600))
+	if g := w.groups(); len(g) != 1 || !slices.Contains(g[0].Names(), pack) {
+		t.Fatalf("%+v", g)
+	}
+	return w, pack
+}
+
+// A sound pack is not replaced by the damaged bytes of which its parity was made: neither if it is
+// believed to be damaged, nor if others of its group are. That group ends, and the next one is made
+// of sound bytes.
+func TestSoundPacksAreNotReplaced(t *testing.T) {
+	w, pack := newStaleGroup(t)
+	want := map[string]string{}
+	for name, data := range w.objects() {
+		if strings.HasPrefix(name, store.PacksPrefix) {
+			want[name] = data
+		}
+	}
+	other := w.packsOf(&w.snapshots[1])[0]
+	w.must(os.Remove(w.path(other)))
+	o := prune.Options{Index: w.index, Store: w.Store, Log: slog.New(slog.DiscardHandler), Holder: "again"}
+	damaged, err := prune.FindInGroups(t.Context(), o, true)
+	w.must(err)
+	back, err := prune.PutBack(t.Context(), o, damaged)
+	w.must(err)
+	if !back.Names[other] || back.Names[pack] || !back.Sound[pack] || len(back.Misled) != 1 || len(w.groups()) > 0 {
+		t.Errorf("%+v", back)
+	}
+	w.wantObjects("packs", want)
+	w.protect(prune.Options{Parity: testLayout, MaxUnused: 1})
+	damaged, err = prune.FindInGroups(t.Context(), o, true)
+	if w.must(err); len(damaged) > 0 || len(w.groups()) != 1 {
+		t.Errorf("%q", damaged)
+	}
+}
+
+// A group that was made of damaged bytes does not hold its members for ever.
+func TestStaleGroupsEnd(t *testing.T) {
+	w, pack := newStaleGroup(t)
+	first := w.packsOf(&w.snapshots[0])[0]
+	w.must(os.RemoveAll(filepath.Join(w.tree, "0")))
+	if got := w.nextBackup(); got != "succeeds" {
+		t.Fatal(got)
+	}
+	for i := range w.snapshots[:6] { // so that nothing needs the first pack
+		w.must(w.index.Forget(t.Context(), w.snapshots[i].ID, "tester", ""))
+	}
+	made := w.protect(prune.Options{MaxUnused: 1})
+	if _, err := w.Store.Stat(t.Context(), first); made.Held > 0 || made.Ended != 1 || made.Groups != 1 || !errors.Is(err, backup.ErrNotFound) {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	g := w.groups()[0]
+	w.must(g.Check(t.Context(), w.Store, pack))
 }
 
 // A rebuilt index has the groups of the store, and packs that are missing are put back before.

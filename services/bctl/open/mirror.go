@@ -50,10 +50,17 @@ func samePlace(c, mirror *config.Config) bool {
 		if absolute, err := filepath.Abs(path); err == nil {
 			path = absolute
 		}
-		if target, err := filepath.EvalSymlinks(path); err == nil { // it may not exist yet
-			path = target
+		rest := "" // what does not exist yet
+		for at := path; ; rest, at = filepath.Join(filepath.Base(at), rest), filepath.Dir(at) {
+			if target, err := filepath.EvalSymlinks(at); err == nil {
+				path = filepath.Join(target, rest)
+				break
+			}
+			if at == filepath.Dir(at) {
+				break
+			}
 		}
-		return path + string(filepath.Separator)
+		return strings.TrimSuffix(path, string(filepath.Separator)) + string(filepath.Separator)
 	}
 	a, b = resolved(a), resolved(b)
 	return strings.HasPrefix(a, b) || strings.HasPrefix(b, a)

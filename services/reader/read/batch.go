@@ -76,8 +76,8 @@ func (b *batch) filer() backup.FilerID { return b.msg.Job.Filer }
 // and when work is done it ends what it started.
 func (s *Service) handle(ctx, work context.Context, b *batch) {
 	defer b.end()
+	defer s.Report.Batch(&b.msg.Job, b.msg.ID)() // before all that waits: nobody looks for work that was not reported
 	s.forgetReplaced(work)
-	defer s.Report.Batch(&b.msg.Job, b.msg.ID)()
 	work, span := s.opts.Trace.Start(b.delivery.Trace(work), "read batch", b.msg.Job.Snapshot,
 		slog.Int64("batch", int64(b.msg.ID)), slog.Int("attempt", int(b.msg.Attempt)))
 	b.trace = telemetry.ParentOf(work)
