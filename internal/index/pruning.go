@@ -250,10 +250,10 @@ type PackSums struct {
 }
 
 // A Move is what becomes of the packs of some objects. Each pack is dead, or is replaced by a copy
-// in the one new object, which lacks some of its frames. A pack may also be replaced by two: a
-// copy, and itself without the chunks in the copy.
+// in a new object, which lacks some of its frames. A pack may also be replaced by several: copies
+// with different frames, and itself without the chunks in the copies.
 type Move struct {
-	Plan   int64 // the row that Plan returned
+	Plan   int64 // the row that Plan returned for the new object
 	Copies []PackCopy
 	// Dead are the rows of packs without a needed frame, and of those whose needed chunks New has.
 	Dead []int64
@@ -275,14 +275,15 @@ type NewPack struct {
 // A PackCopy is the copy of a pack in a new object.
 type PackCopy struct {
 	Row        int64         // of the pack that is replaced
+	Plan       int64         // of the object that has this copy; 0: Move.Plan
 	Pack       backup.PackID // a new id: batches that rely on the pack as it was are refused
 	Offset     int64         // in the object
 	Bytes      int64
 	FrameBytes []uint32 // 0: removed
 	PackSums
 	Chunks []backup.ChunkID // those in frames that the copy has: their places move
-	// Stays: it is the pack itself, in its own object, with the chunks that are not in another copy
-	// of it. Batches that rely on the pack as it was are refused.
+	// Stays: it is the pack itself, in its own object, with the chunks that are in no other copy of
+	// it. Batches that rely on the pack as it was are refused.
 	Stays bool
 	// LockedUntil is until when the object is locked; zero: it is not.
 	LockedUntil time.Time

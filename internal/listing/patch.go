@@ -68,7 +68,7 @@ func AppendPatch(dst, base, listing []byte) []byte {
 	dst = append(dst, patchVersion)
 	dst = binary.AppendUvarint(dst, uint64(len(listing)))
 	if base == nil {
-		return encoder.EncodeAll(listing, dst)
+		return wholes.EncodeAll(listing, dst)
 	}
 	e := patchers.Get().(*zstd.Encoder)
 	defer patchers.Put(e)
@@ -157,6 +157,17 @@ var plainBases = sync.Pool{New: func() any { return new([]byte) }}
 // result is seldom larger than the base, and a patch of a few bytes must not cause a large
 // allocation.
 func patchRoom(base, frame int) uint64 { return uint64(base + 4*frame + 64) }
+
+// wholes makes patches without a base. One version of a page in several is stored so, and a smaller
+// one is worth more time than the columns of each listing of a first backup.
+var wholes = func() *zstd.Encoder {
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderCRC(false),
+		zstd.WithWindowSize(MaxPatchedBytes), zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	return e
+}()
 
 // The pools of encoders, which make patches, and of decoders, which apply them. They get another
 // dictionary for each patch, and are costly to create. A patch without a base would make an encoder

@@ -156,18 +156,46 @@ func (c *copying) end(ctx context.Context) error {
 type content struct {
 	frameBytes []uint32
 	index.PackSums
-	needed []bool // by frame
-	long   []bool // by frame: it must be locked for longer than the pack is; nil: not split
+	needed []bool      // by frame
+	until  []time.Time // by frame: until when its copy must be locked; zero: it is not copied. nil: not split
 	places []index.PlaceOf
 	live   []bool // by place: the chunk is needed
 }
 
-// copies returns the frames of a pack that are copied.
-func (c *content) copies() []bool {
-	if c.long != nil {
-		return c.long
+// A part is the frames of a pack that are copied into the same object.
+type part struct {
+	until  time.Time // until when they must be locked, if the pack is split
+	frames []bool
+}
+
+// parts returns the frames of a pack that are copied.
+func (c *content) parts() (parts []part) {
+	if c.until == nil {
+		if slices.Contains(c.needed, true) {
+			parts = append(parts, part{frames: c.needed})
+		}
+		return parts
 	}
-	return c.needed
+	for n, until := range c.until {
+		if until.IsZero() {
+			continue
+		}
+		i := slices.IndexFunc(parts, func(p part) bool { return p.until.Equal(until) })
+		if i < 0 {
+			i = len(parts)
+			parts = append(parts, part{until, make([]bool, len(c.until))})
+		}
+		parts[i].frames[n] = true
+	}
+	return parts
+}
+
+// copied reports whether a frame is copied.
+func (c *content) copied(n int) bool {
+	if c.until == nil {
+		return c.needed[n]
+	}
+	return !c.until[n].IsZero()
 }
 
 // contents returns the contents of condemned packs. A frame is needed if a needed version of a page
@@ -219,13 +247,14 @@ func (p *pass) contents(ctx context.Context, fence map[backup.ShardID]backup.Sna
 	return contents, true, err
 }
 
-// A copying joins the copies of thinned packs in new objects.
+// A copying joins the copies of packs in new objects.
 type copying struct {
 	*pass
 	contents map[int64]*content
-	data     []byte // the next object
+	next     []joint // objects
+	spare    []byte  // a buffer for one of them
 	move     index.Move
-	snapshot backup.SnapshotID      // the next object is named after it
+	snapshot backup.SnapshotID      // the next objects are named after it
 	moving   []int                  // packs of which move has copies, or that are dead
 	joined   map[backup.PackID]bool // objects of several packs, of which some are split
 
@@ -233,14 +262,45 @@ type copying struct {
 	stay []int // packs that stay as they are
 }
 
-// add adds the needed frames of an object's packs to the next object.
+// A joint is a new object with copies of packs.
+type joint struct {
+	until  time.Time // until when it must be locked; zero: as long as the packs
+	data   []byte
+	copies []index.PackCopy
+}
+
+// size returns the bytes of the next objects.
+func (c *copying) size() (bytes int64) {
+	for i := range c.next {
+		bytes += int64(len(c.next[i].data))
+	}
+	return bytes
+}
+
+// joint returns the position of the next object that is locked until a time.
+func (c *copying) joint(until time.Time) int {
+	i := slices.IndexFunc(c.next, func(j joint) bool { return j.until.Equal(until) })
+	if i < 0 {
+		i = len(c.next)
+		c.next, c.spare = append(c.next, joint{until: until, data: c.spare}), nil
+	}
+	return i
+}
+
+// begin begins the next objects.
+func (c *copying) begin() {
+	c.spare = c.next[0].data[:0]
+	c.next, c.move, c.moving = nil, index.Move{}, nil
+}
+
+// add adds the needed frames of an object's packs to the next objects.
 func (c *copying) add(ctx context.Context, o *object) error {
 	kept, gain := int64(0), false
 	for _, i := range o.packs {
 		k := &c.packs[i]
 		gain = gain || c.joined[k.Object] // a pack that is copied whole leaves the others
 		for n, length := range c.contents[k.Row].frameBytes {
-			if c.contents[k.Row].copies()[n] {
+			if c.contents[k.Row].copied(n) {
 				kept += int64(length)
 			} else {
 				gain = gain || length > 0
@@ -262,7 +322,7 @@ func (c *copying) add(ctx context.Context, o *object) error {
 		c.gone = append(c.gone, o.packs...)
 		return nil
 	}
-	if len(c.data) > 0 && int64(len(c.data))+kept > pack.TargetBytes {
+	if size := c.size(); size > 0 && size+kept > pack.TargetBytes {
 		if err := c.flush(ctx); err != nil {
 			return err
 		}
@@ -273,54 +333,60 @@ func (c *copying) add(ctx context.Context, o *object) error {
 // read copies the needed frames of an object's packs. A missing or damaged object stays as it is,
 // because pruning repairs nothing.
 func (c *copying) read(ctx context.Context, o *object) error {
-	data, copies, dead := c.data, c.move.Copies, c.move.Dead
+	next, stays, dead := slices.Clone(c.next), c.move.Copies, c.move.Dead
 	for _, i := range o.packs {
 		k := &c.packs[i]
 		content := c.contents[k.Row]
-		if !slices.Contains(content.copies(), true) {
+		parts := content.parts()
+		if len(parts) == 0 {
 			dead = append(dead, k.Row)
 			continue
 		}
-		var copied index.PackCopy
 		var err error
-		data, copied, err = c.copyPack(ctx, data, k)
+		for _, part := range parts {
+			if err = c.copyPack(ctx, k, part); err != nil {
+				break
+			}
+		}
 		switch {
 		case err == nil:
 		case errors.Is(err, fs.ErrPermission):
 			c.refuse(err)
-			c.stay = append(c.stay, o.packs...)
+			c.next, c.stay = next, append(c.stay, o.packs...)
 			return nil
 		case errors.Is(err, backup.ErrNotFound), errors.Is(err, backup.ErrCorrupt), errors.Is(err, backup.ErrInvalid):
 			c.incomplete = true
 			c.Log.Warn("a pack cannot be thinned, and stays as it is (bctl doctor says more)", "pack", k.PackPlace.Pack.String(), "error", err)
-			c.stay = append(c.stay, o.packs...)
+			c.next, c.stay = next, append(c.stay, o.packs...)
 			return nil
 		default:
 			return err
 		}
-		copies = append(copies, copied)
-		if stays, ok := content.stays(k); ok {
-			copies = append(copies, stays)
+		if rest, ok := content.stays(k); ok {
+			stays = append(stays, rest)
 		}
 	}
 	if len(c.moving) == 0 {
 		c.snapshot = c.packs[o.packs[0]].Snapshot
 	}
-	c.data, c.move.Copies, c.move.Dead = data, copies, dead
+	c.move.Copies, c.move.Dead = stays, dead
 	c.moving = append(c.moving, o.packs...)
 	return nil
 }
 
-// copyPack appends the needed frames of a pack to data. It fails with backup.ErrCorrupt if one does
-// not match its checksum, so that damage never gets checksums that match it.
-func (c *copying) copyPack(ctx context.Context, data []byte, k *packState) ([]byte, index.PackCopy, error) {
-	content, start := c.contents[k.Row], len(data)
-	keep := func(n int) bool { return content.copies()[n] }
+// copyPack appends a part of a pack to the next object that is locked as long. It fails with
+// backup.ErrCorrupt if a frame does not match its checksum, so that damage never gets checksums
+// that match it.
+func (c *copying) copyPack(ctx context.Context, k *packState, of part) error {
+	to := c.joint(of.until)
+	content, data := c.contents[k.Row], c.next[to].data
+	start := len(data)
+	keep := func(n int) bool { return of.frames[n] }
 	at := pack.Place{Object: store.PackName(k.Snapshot, k.Object), Offset: k.Offset, Bytes: k.Bytes}
 	data, err := pack.ReadThin(ctx, data, c.Store, at, cmp.Or(k.Sealed, k.PackPlace.Pack), content.frameBytes, keep)
 	copied := index.PackCopy{Row: k.Row, Pack: backup.NewPackID(), Offset: int64(start), Bytes: int64(len(data) - start), PackSums: content.PackSums}
 	if err != nil {
-		return data[:start], copied, err
+		return err
 	}
 	for n, length := range content.frameBytes {
 		if !keep(n) {
@@ -331,11 +397,11 @@ func (c *copying) copyPack(ctx context.Context, data []byte, k *packState) ([]by
 	sums, err := pack.SumsOf(data[start:], copied.FrameBytes)
 	switch {
 	case err != nil:
-		return data[:start], copied, err
+		return err
 	case len(content.Sums) == 0:
 		copied.Adopted = true
 	case !bytes.Equal(sums, pack.Sums(content.Sums).Keep(keep)):
-		return data[:start], copied, fmt.Errorf("a frame does not match its checksum: %w", backup.ErrCorrupt)
+		return fmt.Errorf("a frame does not match its checksum: %w", backup.ErrCorrupt)
 	}
 	copied.Sums = sums
 	for _, place := range content.places {
@@ -343,7 +409,8 @@ func (c *copying) copyPack(ctx context.Context, data []byte, k *packState) ([]by
 			copied.Chunks = append(copied.Chunks, place.Chunk)
 		}
 	}
-	return data, copied, nil
+	c.next[to].data, c.next[to].copies = data, append(c.next[to].copies, copied)
+	return nil
 }
 
 // refuse records that the store does not let packs be copied now. The pass copies no more packs,
@@ -353,32 +420,30 @@ func (c *copying) refuse(err error) {
 	c.Log.Warn("packs that are unused in part stay as they are, because the store does not let them be copied (renew the permissions of the pruner, or make room)", "error", err)
 }
 
-// flush writes the next object, and moves the packs to it. The index knows the object before the
-// store has it. So if a pass ends in between, the next one finds the object.
+// flush writes the next objects, and moves the packs to them.
 func (c *copying) flush(ctx context.Context) error {
 	if len(c.moving) == 0 {
 		return nil
 	}
 	c.step("copying the needed parts of packs")
-	id := backup.NewPackID()
-	plan, err := c.Index.Plan(ctx, c.term, c.snapshot, id)
-	if err != nil {
-		return err
-	}
-	err = c.Store.Put(ctx, store.PackName(c.snapshot, id), c.data)
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, store.ErrFull) {
-		c.refuse(err)
-		c.stay = append(c.stay, c.moving...)
-		c.data, c.move, c.moving = c.data[:0], index.Move{}, nil
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	c.wrote(c.snapshot, id, c.data)
-	c.move.Plan = plan
-	if err := c.lockCopies(ctx, store.PackName(c.snapshot, id)); err != nil {
-		return err
+	for i := range c.next {
+		plan, err := c.write(ctx, &c.next[i])
+		if errors.Is(err, fs.ErrPermission) || errors.Is(err, store.ErrFull) {
+			c.refuse(err)
+			c.stay = append(c.stay, c.moving...)
+			c.begin()
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			c.move.Plan = plan
+		}
+		for n := range c.next[i].copies {
+			c.next[i].copies[n].Plan = plan
+		}
+		c.move.Copies = append(c.move.Copies, c.next[i].copies...)
 	}
 	if err := c.Index.Move(ctx, c.term, c.move); err != nil {
 		return err
@@ -387,23 +452,35 @@ func (c *copying) flush(ctx context.Context) error {
 	return nil
 }
 
-// lockCopies locks the next object until the last time until which a pack that it replaces is
-// locked, or must be locked.
-func (c *copying) lockCopies(ctx context.Context, name string) error {
-	until := time.Time{}
-	for i := range c.move.Copies {
-		k := &c.packs[c.rows[c.move.Copies[i].Row]]
-		until = laterOf(until, laterOf(k.LockedUntil, k.need))
+// write writes and locks an object, and returns the row of its plan. The index knows the object
+// before the store has it. So if a pass ends in between, the next one finds the object.
+func (c *copying) write(ctx context.Context, j *joint) (plan int64, err error) {
+	id := backup.NewPackID()
+	if plan, err = c.Index.Plan(ctx, c.term, c.snapshot, id); err != nil {
+		return 0, err
+	}
+	name := store.PackName(c.snapshot, id)
+	if err := c.Store.Put(ctx, name, j.data); err != nil {
+		return 0, err
+	}
+	c.wrote(c.snapshot, id, j.data)
+	return plan, c.lockCopies(ctx, name, j)
+}
+
+// lockCopies locks a new object for as long as it must be, or as the packs of which it has copies
+// are.
+func (c *copying) lockCopies(ctx context.Context, name string, j *joint) error {
+	until := j.until
+	for i := range j.copies {
+		if k := &c.packs[c.rows[j.copies[i].Row]]; j.until.IsZero() {
+			until = laterOf(until, laterOf(k.LockedUntil, k.need))
+		}
 	}
 	if !c.ObjectLock || !until.After(c.locks.Now) {
 		return nil
 	}
-	for i := range c.move.Copies {
-		if copied := &c.move.Copies[i]; copied.Stays {
-			copied.LockedUntil = c.packs[c.rows[copied.Row]].LockedUntil
-		} else {
-			copied.LockedUntil = laterOf(until, c.locks.Now.Add(store.InitialLock)) // by the PUT
-		}
+	for i := range j.copies {
+		j.copies[i].LockedUntil = laterOf(until, c.locks.Now.Add(store.InitialLock)) // by the PUT
 	}
 	c.result.Extended++
 	return c.Store.Lock(ctx, name, until)
@@ -419,21 +496,28 @@ func (c *copying) moved() {
 			c.result.KeptBytes += k.Bytes
 			continue
 		}
-		c.result.Thinned++
 		c.result.Copied += copied.Bytes
+		c.result.KeptBytes += copied.Bytes
 		if !k.locked { // otherwise it is freed when its lock ends
-			c.result.Freed += k.Bytes - copied.Bytes
+			c.result.Freed -= copied.Bytes
+		}
+		if k.Deleting { // it has other copies
+			continue
+		}
+		k.Deleting = true
+		c.result.Thinned++
+		c.result.KeptBytes -= k.Bytes
+		c.result.Unused -= k.unused
+		if !k.locked {
+			c.result.Freed += k.Bytes
 			k.counted = true
 		}
-		c.result.KeptBytes -= k.Bytes - copied.Bytes
-		c.result.Unused -= k.unused
-		k.Deleting = true
 	}
 	for _, row := range c.move.Dead {
 		c.deleted(&c.packs[c.rows[row]])
 	}
 	c.gone = append(c.gone, c.moving...)
-	c.data, c.move, c.moving = c.data[:0], index.Move{}, nil
+	c.begin()
 }
 
 // wouldCompact adds to the result what compact would do, as far as that can be known beforehand.

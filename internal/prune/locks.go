@@ -95,7 +95,13 @@ func (p *pass) lock(ctx context.Context) error {
 		return err
 	}
 	p.step("extending locks")
-	if err := p.lockPacks(ctx, func(k *packState) bool { return !k.split }); err != nil {
+	err := p.lockPacks(ctx, func(k *packState) time.Time {
+		if k.split {
+			return k.rest
+		}
+		return k.need
+	})
+	if err != nil {
 		return err
 	}
 	if err := p.lockJournals(ctx); err != nil {
@@ -110,7 +116,13 @@ func (p *pass) lockRest(ctx context.Context) error {
 	if !p.ObjectLock {
 		return nil
 	}
-	if err := p.lockPacks(ctx, func(k *packState) bool { return !k.Deleting }); err != nil {
+	err := p.lockPacks(ctx, func(k *packState) time.Time {
+		if k.Deleting {
+			return time.Time{}
+		}
+		return k.need
+	})
+	if err != nil {
 		return err
 	}
 	byTime := map[time.Time][]string{}
@@ -135,14 +147,11 @@ func (p *pass) planLocks(ctx context.Context) error {
 	if err := p.findWanted(ctx); err != nil {
 		return err
 	}
-	p.long, p.stays = make([]uint64, len(p.frames)), map[backup.PackID]bool{}
+	p.endOf, p.stays = make([]uint8, 64*len(p.frames)), map[backup.PackID]bool{}
 	for _, class := range p.classes() {
 		if err := p.need(ctx, class); err != nil {
 			return err
 		}
-	}
-	if err := p.measureLong(ctx); err != nil {
-		return err
 	}
 	for i := range p.packs {
 		k := &p.packs[i]
@@ -154,8 +163,7 @@ func (p *pass) planLocks(ctx context.Context) error {
 			}
 		}
 	}
-	p.chooseSplits()
-	return nil
+	return p.chooseSplits(ctx)
 }
 
 // findWanted finds the snapshots that need longer locks than the index has noted.
@@ -280,8 +288,10 @@ func (p *pass) classes() (classes []class) {
 	}
 }
 
-// need finds the packs that the snapshots of a class need. It marks them in a copy of the pass.
+// need finds the packs that the snapshots of a class need. It marks them in a copy of the pass. It
+// is called for the latest class first.
 func (p *pass) need(ctx context.Context, c class) error {
+	p.until = append(p.until, c.until)
 	marking := *p
 	marking.packs = slices.Clone(p.packs)
 	marking.frames = make([]uint64, len(p.frames))
@@ -297,7 +307,11 @@ func (p *pass) need(ctx context.Context, c class) error {
 			continue
 		}
 		k.need = laterOf(k.need, c.until)
-		p.noteLong(k, marking.frames)
+		for n := k.frame; n < k.frame+k.frames; n++ {
+			if p.endOf[n] == 0 && marking.frames[n/64]&(1<<(n%64)) != 0 {
+				p.endOf[n] = uint8(len(p.until))
+			}
+		}
 	}
 	return nil
 }
@@ -309,14 +323,14 @@ func laterOf(a, b time.Time) time.Time {
 	return a
 }
 
-// lockPacks extends the locks of the selected packs that need it. The packs of an object are locked
-// together.
-func (p *pass) lockPacks(ctx context.Context, selected func(*packState) bool) error {
+// lockPacks locks packs until the times that until returns, if these are not zero. The packs of an
+// object are locked together.
+func (p *pass) lockPacks(ctx context.Context, until func(*packState) time.Time) error {
 	needs := map[string]time.Time{}
 	name := func(k *packState) string { return store.PackName(k.Snapshot, k.Object) }
 	for i := range p.packs {
-		if k := &p.packs[i]; !k.need.IsZero() && selected(k) {
-			needs[name(k)] = laterOf(needs[name(k)], k.need)
+		if at := until(&p.packs[i]); !at.IsZero() {
+			needs[name(&p.packs[i])] = laterOf(needs[name(&p.packs[i])], at)
 		}
 	}
 	byTime := map[time.Time][]string{}
@@ -338,10 +352,15 @@ func (p *pass) lockPacks(ctx context.Context, selected func(*packState) bool) er
 				locked[object] = true
 			}
 			for i := range p.packs {
-				if k := &p.packs[i]; locked[name(k)] {
-					k.LockedUntil, k.need, k.split, k.locked = laterOf(k.LockedUntil, until), time.Time{}, false, true
-					rows = append(rows, k.Row)
+				k := &p.packs[i]
+				if !locked[name(k)] {
+					continue
 				}
+				k.LockedUntil, k.locked = laterOf(k.LockedUntil, until), true
+				if !k.need.After(until) {
+					k.need, k.split = time.Time{}, false
+				}
+				rows = append(rows, k.Row)
 			}
 			if err := p.Index.LockPacks(ctx, p.term, rows, until); err != nil {
 				return err

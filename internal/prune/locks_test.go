@@ -364,7 +364,7 @@ func (m *hourly) run(days int) (byteHours int64) {
 }
 
 // Over 90 days of hourly snapshots with rules of grandfather, father and son, locks cost at most
-// 15% more bytes (the goal is 10%). Only make test-exhaustive simulates 90 days.
+// 10% more bytes. Only make test-exhaustive simulates 90 days.
 func TestLocksCostLittle(t *testing.T) {
 	days := 9
 	if testtarget.Runs(testtarget.Exhaustive) {
@@ -390,8 +390,8 @@ func TestLocksCostLittle(t *testing.T) {
 	last := float64(worlds[1].s.stored()) / float64(worlds[0].s.stored())
 	t.Logf("%.3f times the byte hours, %.3f times the bytes at the end (%d and %d bytes), %d requests for locks, %d refused deletions",
 		share, last, worlds[1].s.stored(), worlds[0].s.stored(), worlds[1].s.asked, worlds[1].s.refused)
-	if share > 1.15 {
-		t.Errorf("locks cost %.3f times the bytes, want at most 1.15", share)
+	if share > 1.1 {
+		t.Errorf("locks cost %.3f times the bytes, want at most 1.1", share)
 	}
 	if worlds[1].s.refused > 0 {
 		t.Errorf("%d deletions were refused", worlds[1].s.refused)
@@ -433,7 +433,7 @@ func TestShorterRulesShortenNoLock(t *testing.T) {
 	}
 	after := m.s.lockedUntil()
 	for name, until := range before {
-		if got, ok := after[name]; got.Before(until) || !ok && until.After(m.now) {
+		if got, ok := after[name]; ok && got.Before(until) || !ok && until.After(m.now) {
 			t.Errorf("%s was locked until %v, and is until %v", name, until, got)
 		}
 	}

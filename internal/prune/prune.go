@@ -184,7 +184,8 @@ type pass struct {
 	locks      index.Locks
 	known      map[backup.SnapshotID]*backup.Snapshot // of all shards, if objects are locked
 	wanted     []wanted                               // locks that are not long enough
-	long       []uint64                               // a bit for each frame that must be locked for longer
+	endOf      []uint8                                // for each frame: the position in until, from 1, of the end until which it must be locked; 0: none
+	until      []time.Time                            // the ends of classes, the latest one first
 	stays      map[backup.PackID]bool                 // objects of which packs were replaced by themselves
 	fresh      []candidate                            // objects that this pass has written
 }
@@ -200,8 +201,8 @@ type packState struct {
 
 	locked  bool      // now
 	need    time.Time // until when it must be locked; zero: its lock is long enough
-	long    int64     // bytes of the frames that must be locked for longer
-	split   bool      // copying these costs less than locking all of it
+	split   bool      // copying frames costs less than locking all of it
+	rest    time.Time // of a pack that is split: until when the other frames must be locked; zero: not for longer
 	counted bool      // as deleted, in the result
 }
 

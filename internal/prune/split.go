@@ -3,79 +3,123 @@ package prune
 import (
 	"context"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/store"
 )
 
-// If only a part of a pack must be locked for longer, it may cost less to split the pack than to
-// lock all of it. The frames that must be locked for longer are copied into a new object, as
-// compaction copies frames. The other needed frames stay in the old object, which is deleted when
-// its lock has ended.
+// The frames of a pack may be needed for different times: one chunk for a year, and the others for
+// a day. Then it may cost less to split the pack than to lock all of it for the longest time. The
+// frames that are needed for longest are copied into new objects, as compaction copies frames, one
+// object for each time until which frames must be locked. The other frames stay in the old object,
+// which is locked until the last of them is not needed any more.
 //
-// In the index, the pack is replaced by two: the copy, and the pack itself with the chunks that are
-// not copied. Both have new ids, so that a batch that relies on the pack for a chunk in the copy is
+// In the index, the pack is replaced by the copies, and by itself with the chunks that are not
+// copied. All have new ids, so that a batch that relies on the pack for a chunk in a copy is
 // refused like one that relies on a pack that was thinned.
 
-// A split must leave at least an object's size divided by leastSplit in the old object: splitting
-// is not free, because each pack has a table.
+// A split must save at least the costs of the whole object divided by leastSplit: it takes requests
+// and time.
 const leastSplit = 8
 
-// chooseSplits chooses the objects to split: those for which storing a part twice until their locks
-// end costs less than locking the other part for longer. The unit of the costs is a byte for a
-// nanosecond.
-func (p *pass) chooseSplits() {
-	type cost struct {
-		bytes, long int64
-		need, end   time.Time
-		fixed       bool
-	}
-	objects := map[backup.PackID]*cost{}
-	for i := range p.packs {
-		k := &p.packs[i]
-		if objects[k.Object] == nil {
-			objects[k.Object] = &cost{end: p.locks.Now}
-		}
-		o := objects[k.Object]
-		o.bytes, o.long = o.bytes+k.Bytes, o.long+k.long
-		o.need, o.end = laterOf(o.need, k.need), laterOf(o.end, k.LockedUntil)
-		o.fixed = o.fixed || k.Running || k.Deleting
-	}
-	for i := range p.packs {
-		k := &p.packs[i]
-		o := objects[k.Object]
-		k.split = !k.need.IsZero() && k.long > 0 && !o.fixed && o.bytes-o.long > o.bytes/leastSplit &&
-			float64(o.bytes-o.long)*float64(o.need.Sub(o.end)) > float64(o.long)*float64(o.end.Sub(p.locks.Now))
-	}
+// A lockCost is what it costs to lock an object. The unit of costs is a byte for a nanosecond.
+type lockCost struct {
+	bytes     int64
+	copies    [maxClasses]int64 // of the frames that are needed until an end, with tables of their own
+	need, end time.Time         // of the lock that it must have, and of the one that it has
+	fixed     bool
 }
 
-// measureLong finds out how much of each pack must be locked for longer.
-func (p *pass) measureLong(ctx context.Context) error {
+// chooseSplits chooses the objects to split.
+func (p *pass) chooseSplits(ctx context.Context) error {
+	objects := map[backup.PackID]*lockCost{}
+	for i := range p.packs {
+		if k := &p.packs[i]; !k.need.IsZero() {
+			objects[k.Object] = &lockCost{end: p.locks.Now}
+		}
+	}
+	for i := range p.packs {
+		if o, k := objects[p.packs[i].Object], &p.packs[i]; o != nil {
+			o.bytes += k.Bytes
+			o.need, o.end = laterOf(o.need, k.need), laterOf(o.end, p.lockedAbout(k))
+			o.fixed = o.fixed || k.Running || k.Deleting
+		}
+	}
 	for f, err := range p.Index.Frames(ctx) {
 		if err != nil {
 			return err
 		}
-		i, ok := p.rows[f.Row]
-		if !ok || p.packs[i].need.IsZero() {
-			continue
+		if i, ok := p.rows[f.Row]; ok && objects[p.packs[i].Object] != nil {
+			p.addCopies(objects[p.packs[i].Object], &p.packs[i], f.Bytes)
 		}
+	}
+	rests := map[backup.PackID]time.Time{}
+	for id, o := range objects {
+		if rest, ok := o.split(p.until, p.locks.Now); ok {
+			rests[id] = rest
+		}
+	}
+	for i := range p.packs {
 		k := &p.packs[i]
-		for n := range min(k.frames, len(f.Bytes)) {
-			if at := k.frame + n; p.long[at/64]&(1<<(at%64)) != 0 {
-				k.long += int64(f.Bytes[n])
-			}
+		if rest, ok := rests[k.Object]; ok && k.need.After(rest) {
+			k.split, k.rest = true, rest
 		}
 	}
 	return nil
 }
 
-// noteLong notes the frames of a pack that are marked in a class.
-func (p *pass) noteLong(k *packState, marked []uint64) {
-	for n := k.frame; n < k.frame+k.frames; n++ {
-		p.long[n/64] |= marked[n/64] & (1 << (n % 64))
+// lockedAbout returns until when the object of a pack is locked. The index does not note the lock
+// of its PUT. A new object counts as if it was put now, because its copies would be.
+func (p *pass) lockedAbout(k *packState) time.Time {
+	if p.isFresh(k.Snapshot) {
+		return laterOf(k.LockedUntil, p.locks.Now.Add(store.InitialLock))
 	}
+	return k.LockedUntil
+}
+
+// addCopies adds the frames of a pack to those that may be copied.
+func (p *pass) addCopies(o *lockCost, k *packState, frames []uint32) {
+	var copies [maxClasses]int64
+	table := k.Bytes
+	for n, length := range frames[:min(k.frames, len(frames))] {
+		table -= int64(length)
+		if end := p.endOf[k.frame+n]; end > 0 {
+			copies[end-1] += int64(length)
+		}
+	}
+	for n, bytes := range copies {
+		if bytes > 0 {
+			o.copies[n] += bytes + max(table, 0)
+		}
+	}
+}
+
+// split returns until when an object should be locked if the frames that are needed for longer are
+// copied; zero: not for longer than it is. ok is false if it should not be split.
+func (o *lockCost) split(until []time.Time, now time.Time) (rest time.Time, ok bool) {
+	if o.fixed {
+		return rest, false
+	}
+	whole := float64(o.bytes) * float64(o.need.Sub(now))
+	least := whole - whole/leastSplit
+	for last := range len(until) + 1 { // classes of which the frames are copied
+		stay := time.Time{}
+		for n := last; n < len(until); n++ {
+			if o.copies[n] > 0 {
+				stay = laterOf(stay, until[n])
+			}
+		}
+		cost := float64(o.bytes) * float64(laterOf(o.end, stay).Sub(now))
+		for n := range last {
+			cost += float64(o.copies[n]) * float64(until[n].Sub(now))
+		}
+		if cost < least {
+			least, rest, ok = cost, stay, true
+		}
+	}
+	return rest, ok
 }
 
 // split splits the packs that planLocks has chosen because splitting costs less. Those that it
@@ -96,12 +140,12 @@ func (p *pass) split(ctx context.Context) error {
 		if !k.split || k.Deleting {
 			continue
 		}
-		if chunks+k.Chunks > int64(p.exactChunks()/2) || bytes+k.long > roundBytes {
+		if chunks+k.Chunks > int64(p.exactChunks()/2) || bytes+k.Bytes > roundBytes {
 			if err := flush(); err != nil {
 				return err
 			}
 		}
-		packs, chunks, bytes = append(packs, i), chunks+k.Chunks, bytes+k.long
+		packs, chunks, bytes = append(packs, i), chunks+k.Chunks, bytes+k.Bytes
 	}
 	return flush()
 }
@@ -131,7 +175,7 @@ func (p *pass) splitRound(ctx context.Context, packs []int) error {
 	}
 	for _, i := range packs {
 		k := &p.packs[i]
-		if !slices.Contains(contents[k.Row].long, true) { // the filter was wrong
+		if len(contents[k.Row].parts()) == 0 { // the filter was wrong
 			k.need = time.Time{}
 			c.stay = append(c.stay, i)
 			continue
@@ -179,27 +223,35 @@ func (p *pass) findLong(ctx context.Context, fence map[backup.ShardID]backup.Sna
 	for _, i := range packs {
 		k := &p.packs[i]
 		c := contents[k.Row]
-		c.long = make([]bool, len(c.needed))
+		c.until = make([]time.Time, len(c.needed))
 		for _, place := range c.places {
-			if until[place.Chunk].After(k.LockedUntil) {
-				c.long[place.Frame] = true
+			if end := earlierOf(until[place.Chunk], k.need); end.After(k.LockedUntil) {
+				c.until[place.Frame] = laterOf(c.until[place.Frame], end)
 			}
 		}
 	}
 	return len(until) < limit, nil
 }
 
+func earlierOf(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
 // stays returns the pack itself, with the chunks that are needed and not copied. ok is false if
 // there are none.
 func (c *content) stays(k *packState) (stays index.PackCopy, ok bool) {
-	if c.long == nil {
+	if c.until == nil {
 		return stays, false
 	}
 	stays = index.PackCopy{
 		Row: k.Row, Pack: backup.NewPackID(), Offset: k.Offset, Bytes: k.Bytes, FrameBytes: c.frameBytes, PackSums: c.PackSums, Stays: true,
+		LockedUntil: k.LockedUntil,
 	}
 	for _, place := range c.places {
-		if c.needed[place.Frame] && !c.long[place.Frame] {
+		if c.needed[place.Frame] && c.until[place.Frame].IsZero() {
 			stays.Chunks = append(stays.Chunks, place.Chunk)
 		}
 	}

@@ -1,6 +1,7 @@
 package entindex
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -79,23 +80,25 @@ type movable struct {
 // Move implements index.Pruning. It is durable, because objects are deleted after it. It locks
 // packs before chunks, as transactions of batches do.
 func (x *Index) Move(ctx context.Context, t index.Term, m index.Move) error {
-	gone := slices.Clone(m.Dead)
+	gone, plans := slices.Clone(m.Dead), []int64{m.Plan}
 	for i := range m.Copies {
-		gone = append(gone, m.Copies[i].Row)
+		gone, plans = append(gone, m.Copies[i].Row), append(plans, cmp.Or(m.Copies[i].Plan, m.Plan))
 	}
 	slices.Sort(gone)
-	gone = slices.Compact(gone)
+	slices.Sort(plans)
+	gone, plans = slices.Compact(gone), slices.Compact(plans)
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		if err := tx.checkTerm(ctx, t); err != nil {
 			return err
 		}
-		rows, err := tx.lockMovable(ctx, append(slices.Clone(gone), m.Plan))
+		rows, err := tx.lockMovable(ctx, slices.Concat(gone, plans))
 		if err != nil {
 			return err
 		}
-		plan, ok := rows[m.Plan]
-		if !ok || !plan.deleting {
-			return invalid("object of pack %d is not planned", m.Plan)
+		for _, plan := range plans {
+			if at, ok := rows[plan]; !ok || !at.deleting {
+				return invalid("object of pack %d is not planned", plan)
+			}
 		}
 		for _, row := range gone {
 			if at, ok := rows[row]; !ok || !at.condemned || at.deleting {
@@ -105,17 +108,20 @@ func (x *Index) Move(ctx context.Context, t index.Term, m index.Move) error {
 		if err := tx.execList(ctx, deletePacks, gone); err != nil {
 			return err
 		}
-		// Before the copies are inserted: the first of them may have the id of the plan.
-		if err := tx.exec(ctx, dropPlan, m.Plan); err != nil {
-			return err
+		// Before the copies are inserted: the first of an object may have the id of its plan.
+		for _, plan := range plans {
+			if err := tx.exec(ctx, dropPlan, plan); err != nil {
+				return err
+			}
 		}
 		for i := range m.Copies {
-			if err := tx.moveTo(ctx, plan, rows[m.Copies[i].Row], &m.Copies[i]); err != nil {
+			c := &m.Copies[i]
+			if err := tx.moveTo(ctx, rows[cmp.Or(c.Plan, m.Plan)], rows[c.Row], c); err != nil {
 				return err
 			}
 		}
 		for i := range m.New {
-			if err := tx.putNew(ctx, plan, &m.New[i]); err != nil {
+			if err := tx.putNew(ctx, rows[m.Plan], &m.New[i]); err != nil {
 				return err
 			}
 		}

@@ -8,9 +8,16 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// patchShare limits a patch to this share of its base, as both are stored. The patches of one base
-// grow with the changes since then, and with this share they take about as many bytes as the bases.
-const patchShare = 4
+// maxPatch returns the maximum length of a patch, given the stored length of its base: 15% to 35%
+// of it. The patches of one base grow with the changes since then, and with these shares they take
+// about as many bytes as the bases. The share depends on the page: after a first backup, all pages
+// have bases of the same age, and with one share, most pages would be stored whole again by the
+// same few backups.
+func (id *PageID) maxPatch(base int) int {
+	const low, high = 38, 90 // of 256
+	share := low + (int(id.Directory[0])+int(id.Key))&255*(high-low)/255
+	return base * share / 256
+}
 
 // preparePages turns rows with listings into rows for PutPages: it decides how each is stored, and
 // leaves out those that equal the open versions of their pages.
@@ -77,10 +84,11 @@ func (p *PageRow) patch(open *OpenPage, plain []byte) error {
 	if base == 0 {
 		base, stored = open.First, open.Listing
 	}
+	id := p.id()
 	if base < p.Number { // otherwise this snapshot began it, and may replace it now
 		old, err := listing.Plain(Whole(stored, nil))
 		if err == nil && len(old) <= listing.MaxPatchedBytes {
-			if patch := listing.AppendPatch(nil, old, plain); len(patch) <= len(stored)/patchShare {
+			if patch := listing.AppendPatch(nil, old, plain); len(patch) <= id.maxPatch(len(stored)) {
 				p.Listing, p.Base = patch, base
 				return nil
 			}

@@ -81,6 +81,7 @@ func compact(versions []Version, patches bool) {
 	for i := range versions {
 		v := &versions[i]
 		v.Base = 0
+		page := PageID{Directory: v.Directory, Key: v.Key}
 		fits := listing.IsPlain(v.Listing) && len(v.Listing) <= listing.MaxPatchedBytes
 		if !patches || !fits {
 			base, plain = v, nil
@@ -90,7 +91,7 @@ func compact(versions []Version, patches bool) {
 			continue
 		}
 		if plain != nil {
-			if patch := listing.AppendPatch(nil, plain, v.Listing); len(patch) <= whole/patchShare {
+			if patch := listing.AppendPatch(nil, plain, v.Listing); len(patch) <= page.maxPatch(whole) {
 				v.Listing, v.Base = patch, base.First
 				continue
 			}

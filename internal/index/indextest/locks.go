@@ -75,16 +75,18 @@ func testLocks(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// A pack is split: replaced by a copy in another object, and by itself without the chunks of the
-// copy.
+// A pack is split: replaced by copies in other objects, and by itself without the chunks of the
+// copies.
 func testSplit(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s, batches := f.batchesOf("a", "b")
 	pack := packOf(s, 1, 2, 3, 4, 5, 6)
 	f.accept(index.Result{Pack: pack})
 	term := f.lead("pruner", "first", time.Minute, true)
-	object, row := backup.NewPackID(), f.packRows(pack)[0]
+	object, further, row := backup.NewPackID(), backup.NewPackID(), f.packRows(pack)[0]
 	plan, err := f.x.Plan(f.ctx, term, s.ID, object)
+	f.must(err)
+	second, err := f.x.Plan(f.ctx, term, s.ID, further)
 	f.must(err)
 	f.must(f.x.Condemn(f.ctx, term, []int64{row}))
 	until := time.Now().UTC().Add(time.Hour).Truncate(time.Second)
@@ -92,13 +94,20 @@ func testSplit(t *testing.T, fresh func(testing.TB) Database) {
 		Row: row, Pack: backup.NewPackID(), Bytes: pack.StoredBytes, FrameBytes: []uint32{190, 190, 190}, Chunks: chunkIDs([]int{3, 4}),
 		Stays: true, LockedUntil: until.Add(-time.Minute),
 	}
-	f.must(f.x.Move(f.ctx, term, index.Move{Plan: plan, Copies: []index.PackCopy{
-		{Row: row, Pack: object, Bytes: 500, FrameBytes: []uint32{190, 0, 190}, Chunks: chunkIDs([]int{1, 2, 5, 6}), LockedUntil: until}, itself,
-	}}))
+	move := index.Move{Plan: plan, Copies: []index.PackCopy{
+		{Row: row, Plan: plan, Pack: object, Bytes: 500, FrameBytes: []uint32{190}, Chunks: chunkIDs([]int{1, 2}), LockedUntil: until}, itself,
+		{Row: row, Plan: row, Pack: further, Bytes: 600, FrameBytes: []uint32{0, 0, 190}, Chunks: chunkIDs([]int{5, 6}), LockedUntil: until.Add(time.Hour)},
+	}}
+	f.wants(f.x.Move(f.ctx, term, move), backup.ErrInvalid) // the second object is not planned
+	move.Copies[2].Plan = second
+	f.must(f.x.Move(f.ctx, term, move))
 	for n, l := range f.locate(1, 2, 3, 4, 5, 6) {
 		want := at(pack, n)
 		want.PackPlace = index.PackPlace{Pack: object, Sealed: pack.Pack, Snapshot: s.ID, Object: object, Bytes: 500}
-		if n == 2 || n == 3 {
+		switch n {
+		case 4, 5:
+			want.PackPlace = index.PackPlace{Pack: further, Sealed: pack.Pack, Snapshot: s.ID, Object: further, Bytes: 600}
+		case 2, 3:
 			want.PackPlace = index.PackPlace{Pack: itself.Pack, Sealed: pack.Pack, Snapshot: s.ID, Object: pack.Pack, Bytes: pack.StoredBytes}
 		}
 		if l != want {
@@ -107,7 +116,7 @@ func testSplit(t *testing.T, fresh func(testing.TB) Database) {
 	}
 	for p, err := range f.x.Packs(f.ctx) {
 		f.must(err)
-		want := map[backup.PackID]time.Time{object: until, itself.Pack: itself.LockedUntil}[p.Pack]
+		want := map[backup.PackID]time.Time{object: until, itself.Pack: itself.LockedUntil, further: until.Add(time.Hour)}[p.Pack]
 		if !p.LockedUntil.Equal(want) || p.Deleting != (p.Row == row) {
 			t.Errorf("pack %+v", p)
 		}
