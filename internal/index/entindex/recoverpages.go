@@ -46,12 +46,13 @@ func (x *Index) PreparePages(ctx context.Context, shard backup.ShardID, at backu
 		working.Go(func() error {
 			var p preparation
 			for i := range group {
+				var name PageID
 				var b OpenPage
 				if rest[i] > 0 {
-					b = before[rest[i]-1]
+					name, b = names[rest[i]-1], before[rest[i]-1]
 				}
 				b.Patches = patches
-				if err := p.prepare(&group[i], &b); err != nil {
+				if err := p.prepare(&name, &group[i], &b); err != nil {
 					return fmt.Errorf("page %d of %q: %w", group[i].Key, group[i].Path, err)
 				}
 			}
@@ -73,7 +74,8 @@ type preparation struct {
 }
 
 // prepare completes a change, and decides how its page is stored: as when the snapshot was made.
-func (p *preparation) prepare(c *index.RecoveredChange, before *OpenPage) error {
+// The name is not needed if the page has no version before.
+func (p *preparation) prepare(name *PageID, c *index.RecoveredChange, before *OpenPage) error {
 	c.Replaces, c.Replaced = before.First != 0, before.Digest
 	if c.Ended {
 		if c.Digest == (backup.PageDigest{}) {
@@ -101,7 +103,7 @@ func (p *preparation) prepare(c *index.RecoveredChange, before *OpenPage) error 
 	}
 	c.Stored = c.Listing
 	if before.Patches && listing.IsPlain(c.Listing) && len(c.Listing) <= listing.MaxPatchedBytes {
-		c.Stored, c.Base = p.store(before, c.Listing, patch)
+		c.Stored, c.Base = p.store(name, before, c.Listing, patch)
 	}
 	return nil
 }
@@ -139,7 +141,7 @@ func keepMemory(memory, plain, stored []byte) []byte {
 
 // store returns how a plain listing is stored that replaces a version. patch is that of the
 // version, if there is one: if the version is a base itself, nothing else must be computed.
-func (p *preparation) store(before *OpenPage, plain, patch []byte) ([]byte, backup.SnapshotNumber) {
+func (p *preparation) store(name *PageID, before *OpenPage, plain, patch []byte) ([]byte, backup.SnapshotNumber) {
 	if before.First == 0 {
 		return listing.AppendPatch(nil, nil, plain), 0
 	}
@@ -155,7 +157,7 @@ func (p *preparation) store(before *OpenPage, plain, patch []byte) ([]byte, back
 		p.base = keepMemory(p.base, old, stored)
 		patch = listing.AppendPatch(nil, old, plain)
 	}
-	if len(patch) <= len(stored)/patchShare {
+	if len(patch) <= name.maxPatch(len(stored)) {
 		return patch, base
 	}
 	return listing.AppendPatch(nil, nil, plain), 0
