@@ -115,7 +115,7 @@ var Privileges = []Privilege{
 	{"scrubber", may("SELECT", "INSERT"), in("leaders"), nil},
 	{"scrubber", may("UPDATE"), in("leaders"), of("holder", "epoch", "until")},
 	{"operator", may("SELECT"), in("scrub"), nil},
-	{"operator", may("UPDATE"), in("scrub"), of("within", "bytes", "requests")},
+	{"operator", may("UPDATE"), in("scrub"), of("within", "bytes", "requests", "price_requests", "price_bytes", "spend")},
 
 	// Operators list everything, register filers, shards and policies, begin snapshots and request
 	// their end.

@@ -36,6 +36,8 @@ type Scrubbing interface {
 type ScrubSettings struct {
 	Within time.Duration // all packs are proven within this time
 	PerDay ScrubCost     // what that may read a day; 0: no limit
+	Prices ScrubPrices
+	Spend  Money // what reading may cost a day; 0: no limit
 }
 
 // Check fails with backup.ErrInvalid if a setting is wrong.
@@ -46,7 +48,7 @@ func (s *ScrubSettings) Check() error {
 	if s.PerDay.Bytes < 0 || s.PerDay.Requests < 0 || s.PerDay.Bytes > 0 && s.PerDay.Bytes < minScrubBytes {
 		return fmt.Errorf("%d bytes and %d requests a day: a pack has up to %d bytes, and is read as a whole (0: no limit): %w", s.PerDay.Bytes, s.PerDay.Requests, minScrubBytes, backup.ErrInvalid)
 	}
-	return nil
+	return s.checkMoney()
 }
 
 // minScrubBytes is the limit of a day with which each pack can be read.
@@ -76,19 +78,14 @@ type Scrub struct {
 // ScrubDay is the period for which ScrubSettings.PerDay holds.
 const ScrubDay = 24 * time.Hour
 
-// Left returns what may still be read today. A limit of 0 leaves math.MaxInt64.
-func (s Scrub) Left() ScrubCost {
-	return ScrubCost{left(s.PerDay.Requests, s.Today.Requests), left(s.PerDay.Bytes, s.Today.Bytes)}
+// Allows reports whether that much more may be read today.
+func (s *Scrub) Allows(more ScrubCost) bool {
+	day := ScrubCost{s.Today.Requests + more.Requests, s.Today.Bytes + more.Bytes}
+	return (s.PerDay.Requests == 0 || day.Requests <= s.PerDay.Requests) && (s.PerDay.Bytes == 0 || day.Bytes <= s.PerDay.Bytes) &&
+		(s.Spend == 0 || s.Prices.allows(day, s.Spend))
 }
 
-func left(limit, used int64) int64 {
-	if limit == 0 {
-		return 1<<63 - 1
-	}
-	return max(0, limit-used)
-}
-
-// Days returns how many days it takes to prove all packs within the limits; 0: there are none.
+// Days returns how many days it takes to prove all packs within the limits; 0: there are no limits.
 func (s Scrub) Days() float64 {
 	days := 0.0
 	if limit := s.PerDay.Bytes; limit > 0 {
@@ -96,6 +93,9 @@ func (s Scrub) Days() float64 {
 	}
 	if limit := s.PerDay.Requests; limit > 0 {
 		days = max(days, float64(s.Packs)/float64(limit))
+	}
+	if s.Spend > 0 {
+		days = max(days, float64(s.Prices.Cost(ScrubCost{s.Packs, s.Bytes}))/float64(s.Spend))
 	}
 	return days
 }

@@ -20,7 +20,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"sync"
 	"time"
 
@@ -127,24 +126,21 @@ func (r *run) prove(ctx context.Context) error {
 	if r.All {
 		before = state.Now
 	}
-	left := state.Left()
-	if r.Most.Bytes > 0 {
-		left.Bytes = min(left.Bytes, r.Most.Bytes)
-	}
-	if r.Most.Requests > 0 {
-		left.Requests = min(left.Requests, r.Most.Requests)
-	}
+	used := index.ScrubCost{}
 	for {
 		due, err := r.Index.ToProve(ctx, before, groupPacks)
 		if err != nil || len(due) == 0 {
 			return err
 		}
-		n, cost := fitting(due, left)
+		n, cost := fitting(due, func(cost index.ScrubCost) bool {
+			total := index.ScrubCost{Requests: used.Requests + cost.Requests, Bytes: used.Bytes + cost.Bytes}
+			return state.Allows(total) && (r.Most.Bytes == 0 || total.Bytes <= r.Most.Bytes) && (r.Most.Requests == 0 || total.Requests <= r.Most.Requests)
+		})
 		if n == 0 {
 			r.summary.Limited = true
 			return nil
 		}
-		left.Requests, left.Bytes = left.Requests-cost.Requests, left.Bytes-cost.Bytes
+		used.Requests, used.Bytes = used.Requests+cost.Requests, used.Bytes+cost.Bytes
 		if err := r.group(ctx, due[:n], cost); err != nil {
 			return err
 		}
@@ -158,7 +154,7 @@ func (r *run) proveFailed(ctx context.Context) error {
 		return err
 	}
 	for len(failed) > 0 {
-		n, cost := fitting(failed[:min(len(failed), groupPacks)], index.ScrubCost{Requests: math.MaxInt64, Bytes: math.MaxInt64})
+		n, cost := fitting(failed[:min(len(failed), groupPacks)], func(index.ScrubCost) bool { return true })
 		if err := r.group(ctx, failed[:n], cost); err != nil {
 			return err
 		}
@@ -168,13 +164,13 @@ func (r *run) proveFailed(ctx context.Context) error {
 }
 
 // fitting returns how many of the packs, from the first one on, form the next group.
-func fitting(due []index.PackToProve, left index.ScrubCost) (n int, cost index.ScrubCost) {
+func fitting(due []index.PackToProve, allowed func(index.ScrubCost) bool) (n int, cost index.ScrubCost) {
 	for i := range due {
-		bytes := cost.Bytes + due[i].Bytes
-		if cost.Requests == left.Requests || bytes > left.Bytes || i > 0 && bytes > groupBytes {
+		next := index.ScrubCost{Requests: cost.Requests + 1, Bytes: cost.Bytes + due[i].Bytes}
+		if !allowed(next) || i > 0 && next.Bytes > groupBytes {
 			break
 		}
-		n, cost = i+1, index.ScrubCost{Requests: cost.Requests + 1, Bytes: bytes}
+		n, cost = i+1, next
 	}
 	return n, cost
 }

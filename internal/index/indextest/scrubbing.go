@@ -156,17 +156,29 @@ func testScrubDue(t *testing.T, fresh func(testing.TB) Database) {
 	if state.LatePacks != 39 || state.LateBytes != 3900 {
 		t.Errorf("%+v", state)
 	}
-	if left := state.Left(); left.Requests != 3 || left.Bytes != 1<<40-5 || state.Days() != 4 {
-		t.Errorf("%+v left, %g days", left, state.Days())
+	allows := func(requests, bytes int64) bool {
+		s := f.scrubbed()
+		return s.Allows(index.ScrubCost{Requests: requests, Bytes: bytes})
 	}
+	if !allows(3, 1<<40-5) || allows(4, 0) || allows(0, 1<<40-4) || state.Days() != 4 {
+		t.Errorf("%+v", state)
+	}
+	// What remains of 2.5 a day, after 7 requests at 100 each thousand and 5 bytes at 2^30 billionths
+	// each GiB, is 1.799999995.
+	spent := index.ScrubSettings{Within: within, Prices: index.ScrubPrices{Requests: 100e9, Bytes: 1 << 30}, Spend: 25e8}
+	f.must(f.x.SetScrub(f.ctx, spent, "me"))
+	if state = f.scrubbed(); state.ScrubSettings != spent || state.Prices.Cost(state.Today) != 700_000_005 || !allows(17, 1e8-5) || allows(17, 1e8-4) || !allows(0, 1_799_999_995) || allows(18, 0) {
+		t.Errorf("%+v", state)
+	}
+	f.must(f.x.SetScrub(f.ctx, index.ScrubSettings{Within: within, PerDay: index.ScrubCost{Requests: 10, Bytes: 1 << 40}}, "me"))
 	_, err := f.db.SQL.ExecContext(f.ctx, fmt.Sprintf("UPDATE scrub SET day_began = day_began - %d", (25*time.Hour).Microseconds()))
 	f.must(err)
-	if left := f.scrubbed().Left(); left.Requests != 10 {
-		t.Errorf("after a day: %+v left", left)
+	if !allows(10, 0) || allows(11, 0) {
+		t.Errorf("after a day: %+v", f.scrubbed())
 	}
 	f.must(f.x.NoteProofs(f.ctx, term, nil, index.ScrubCost{Requests: 1}))
-	if left := f.scrubbed().Left(); left.Requests != 9 {
-		t.Errorf("on the next day: %+v left", left)
+	if !allows(9, 0) || allows(10, 0) {
+		t.Errorf("on the next day: %+v", f.scrubbed())
 	}
 	for e, err := range f.x.Log(f.ctx, time.Time{}) {
 		f.must(err)

@@ -220,6 +220,7 @@ func scrubRows(s *index.Scrub, row rowFunc) {
 	}
 	row("within", "%s", spanText(s.Within))
 	row("limits", "%s", budgetText(s))
+	costRows(s, row)
 	if days := s.Days(); days > s.Within.Hours()/24 {
 		row("too little", "the limits allow to prove %s in %.0f days: raise them, or --proven-within", size(s.Bytes), days)
 	}
@@ -264,53 +265,19 @@ type scrubJSON struct {
 	RequestsPerDay int64   `json:"requests_per_day"`
 	BytesToday     int64   `json:"bytes_today"`
 	RequestsToday  int64   `json:"requests_today"`
+	// Amounts are decimal numbers, as text: floating-point numbers would be rounded.
+	PricePer1000Requests string `json:"price_per_1000_requests"` // 0: none
+	PricePerGiB          string `json:"price_per_gib"`
+	CostPerDay           string `json:"cost_per_day"` // 0: no limit
+	CostToday            string `json:"cost_today"`
 }
 
 func newScrubJSON(s *index.Scrub) scrubJSON {
 	return scrubJSON{
 		"scrub_state", jsonTime(s.Oldest), s.Packs, s.Bytes, s.UnprovenPacks, s.UnprovenBytes, s.UnknownPacks, s.AdoptedPacks, s.LatePacks, s.LateBytes,
 		s.DamagedPacks, s.DamagedBytes, int64(s.Within / time.Second), s.PerDay.Bytes, s.PerDay.Requests, s.Today.Bytes, s.Today.Requests,
+		s.Prices.Requests.String(), s.Prices.Bytes.String(), s.Spend.String(), s.Prices.Cost(s.Today).String(),
 	}
-}
-
-func newScrubSet(a *app) *cobra.Command {
-	var within time.Duration
-	var bytes int64
-	var requests int
-	cmd := &cobra.Command{
-		Use:   "set",
-		Short: "Change within which time all packs are proven",
-		Long: `Changes the settings that are given. They hold for the repository, because
-snapshots of all shards share packs. bctl log shows who did it.
-
-Each pack is read with one request. What a day's limits leave unread is read on
-the next days, the oldest proof first.`,
-		Example: "  bctl scrub set --proven-within 30d\n  bctl scrub set --max-bytes 1TB --max-requests 50000",
-		Args:    args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			given := cmd.Flags().Changed
-			if !given("proven-within") && !given("max-bytes") && !given("max-requests") {
-				return usage("give at least one setting, such as --proven-within 30d")
-			}
-			return a.withIndex(cmd.Context(), toWrite, func(i index.Index) error {
-				s, err := i.Scrub(cmd.Context())
-				if err != nil {
-					return err
-				}
-				setIf(given("proven-within"), &s.Within, within)
-				setIf(given("max-bytes"), &s.PerDay.Bytes, bytes)
-				setIf(given("max-requests"), &s.PerDay.Requests, int64(requests))
-				if err = i.SetScrub(cmd.Context(), s.ScrubSettings, operator()); err != nil {
-					return wrongSetting(err)
-				}
-				return a.showScrub(cmd.Context(), i)
-			})
-		},
-	}
-	timeFlag(cmd.Flags(), &within, "proven-within", "prove all packs within this `TIME` (default 30d)")
-	sizeFlag(cmd.Flags(), &bytes, "max-bytes", "read at most this `SIZE` a day; 0: no limit (default)")
-	numberFlag(cmd.Flags(), &requests, "max-requests", 0, 0, most, "make at most this `NUMBER` of requests a day; 0: no limit")
-	return cmd
 }
 
 // lacksProofs returns a lack if packs are damaged, or were not proven in time.
