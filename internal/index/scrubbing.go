@@ -30,6 +30,12 @@ type Scrubbing interface {
 	// passes over packs that were condemned or replaced meanwhile. It fails with ErrNotLeading once
 	// the term has ended.
 	NoteProofs(ctx context.Context, t Term, proofs []Proof, read ScrubCost) error
+	// JournalToProve returns the slices of the journal that are due, like packs, or that were last
+	// proven before a time, and those whose proof is in progress; longest ago first.
+	JournalToProve(ctx context.Context, before time.Time) ([]JournalSlice, error)
+	// NoteJournal notes how far the proof of a slice is, and what it has read. It fails with
+	// ErrNotLeading once the term has ended.
+	NoteJournal(ctx context.Context, t Term, s JournalSlice, read ScrubCost) error
 }
 
 // ScrubSettings are the settings of scrubbing.
@@ -73,6 +79,29 @@ type Scrub struct {
 	LatePacks, LateBytes int64
 	// Oldest: all packs but the damaged ones were noted or proven since then; zero: there are none.
 	Oldest time.Time
+
+	// JournalOldest: all slices of the journal were noted or proven since then. JournalLate slices
+	// were not, within the time that the settings allow. JournalDamaged objects were damaged at
+	// their last proof, and JournalDamage describes one of them.
+	JournalOldest                time.Time
+	JournalUnproven, JournalLate int64 // slices
+	JournalDamaged               int64
+	JournalDamage                string
+}
+
+// JournalSlices is the number of slices of the journal. Slice n has the segments and commit records
+// of the snapshots whose ids begin with the byte n, and the last slice the catalogs and the copies of
+// the index.
+const JournalSlices = 257
+
+// A JournalSlice is a part of the journal in the store, and its proof.
+type JournalSlice struct {
+	Slice   int
+	Begun   time.Time // of the proof in progress; zero: there is none
+	Reached string    // name of the last object that was read
+	Damaged int64     // objects that this proof, or before it the last one, has found to be damaged
+	Damage  string    // the first of them
+	Done    bool      // for NoteJournal: the proof has read all
 }
 
 // ScrubDay is the period for which ScrubSettings.PerDay holds.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -75,7 +76,10 @@ func (x *Index) Scrub(ctx context.Context) (s index.Scrub, err error) {
 		s.Oldest = fromMicros(oldest)
 		return err
 	})
-	return s, err
+	if err != nil {
+		return s, err
+	}
+	return s, x.scrubJournal(ctx, &s)
 }
 
 // SetScrub implements index.Scrubbing.
@@ -129,7 +133,9 @@ func readPackToProve(scan func(...any) error) (p index.PackToProve, err error) {
 
 // ForgetProofs implements index.Recovering.
 func (x *Index) ForgetProofs(ctx context.Context) error {
-	return x.exec(ctx, Relaxed, forgetProofs)
+	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		return errors.Join(tx.exec(ctx, forgetProofs), tx.exec(ctx, forgetJournalProofs))
+	})
 }
 
 // A proofRow is a proof as NoteProofs sends it to the database.

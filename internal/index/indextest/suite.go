@@ -115,6 +115,7 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"Locks", testLocks},
 		{"Scrub", testScrub},
 		{"ScrubDue", testScrubDue},
+		{"ScrubJournal", testScrubJournal},
 		{"Split", testSplit},
 		{"DropVersions", testDropVersions},
 		{"DropVersionsOfRetired", testDropVersionsOfRetired},

@@ -221,7 +221,9 @@ func (c *repairCommand) proveAgain(ctx context.Context) {
 	r, err := c.app.openRepository(ctx, toWrite)
 	if err == nil {
 		defer r.close()
-		_, err = scrub.Run(ctx, scrub.Options{Index: r.index, Store: r.store, Repository: r.object.ID, Holder: holder(), Failed: true})
+		_, err = scrub.Run(ctx, scrub.Options{
+			Index: r.index, Store: r.store, Repository: r.object.ID, Journal: &scrub.Journal{Store: r.store, Signer: r.object.Signer()}, Holder: holder(), Failed: true,
+		})
 	}
 	if err != nil {
 		c.app.note("what was put back is not proven yet: %v", err)
