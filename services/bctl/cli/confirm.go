@@ -97,10 +97,43 @@ func (c *confirmCommand) judgeAll(ctx context.Context, i index.Index, ids []int6
 			return err
 		}
 	}
-	if len(gone) > 0 {
-		return absent("there is no stopped deletion %s: it is done, or has changed (bctl confirm ls lists them)", strings.Join(gone, ", "))
+	if len(gone) == 0 {
+		return nil
 	}
-	return nil
+	waiting, err := c.waiting(ctx, i)
+	if err != nil {
+		return err
+	}
+	return absent("there is no stopped deletion %s: it is done, or would delete much more by now and has another number; %s", strings.Join(gone, ", "), waiting)
+}
+
+// maxNamed bounds how many stops an error names.
+const maxNamed = 3
+
+// waiting names the stops that wait for operators, those that were stopped last first.
+func (c *confirmCommand) waiting(ctx context.Context, i index.Index) (string, error) {
+	stops, err := i.Stops(ctx)
+	if err != nil {
+		return "", err
+	}
+	stops = slices.DeleteFunc(stops, func(s index.Stop) bool { return !s.Waits() })
+	if len(stops) == 0 {
+		return "none waits now (bctl confirm ls)", nil
+	}
+	slices.Reverse(stops)
+	described, err := describeStops(ctx, i, stops[:min(len(stops), maxNamed)])
+	if err != nil {
+		return "", err
+	}
+	named := make([]string, len(described))
+	for n, s := range described {
+		named[n] = fmt.Sprintf("%d (%s in %s)", s.ID, s.what(), s.where())
+	}
+	text := "now waiting: " + strings.Join(named, ", ")
+	if more := len(stops) - len(named); more > 0 {
+		text += fmt.Sprintf(", and %d more", more)
+	}
+	return text + " (bctl confirm ls)", nil
 }
 
 // judge confirms or rejects a stop.

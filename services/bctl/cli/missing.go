@@ -21,7 +21,7 @@ import (
 
 // A lack is one missing service or condition.
 type lack struct {
-	What  string // nats, committer, walker, reader, pruner, clock, brake or purge
+	What  string // nats, committer, walker, reader, pruner, scrubber, clock, brake or purge
 	Site  string // of workers
 	Text  string
 	Stops bool // work cannot proceed; otherwise there are only fewer workers
@@ -248,10 +248,10 @@ func someNames(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// ailing returns the services that do less than they should while others do their work, and those
-// with a wrong clock.
+// ailing returns the services that do less than they should while others do their work, those with
+// a wrong clock, and workers that cannot be told apart.
 func (c *crew) ailing(said []lack) (list []lack) {
-	for _, role := range []flow.Role{flow.RoleCommitter, flow.RoleWalker, flow.RoleReader, flow.RolePruner} {
+	for _, role := range []flow.Role{flow.RoleCommitter, flow.RoleWalker, flow.RoleReader, flow.RolePruner, flow.RoleScrubber} {
 		var sites []string
 		for n := range c.services {
 			if s := &c.services[n]; s.Role == role && !slices.Contains(sites, s.Site) {
@@ -272,6 +272,28 @@ func (c *crew) ailing(said []lack) (list []lack) {
 		s := &c.services[n]
 		if s.ClockKnown && !s.Silent && !s.Lost && s.ClockAhead.Abs() > mostAhead {
 			list = append(list, lack{What: "clock", Site: s.Site, Text: fmt.Sprintf("the clock of %s%s is %s that of the index", display(s.Name), at(s.Site), off(s.ClockAhead)), Warns: true})
+		}
+	}
+	return append(list, c.alike()...)
+}
+
+// alike returns the services of the same role, site and name. One that does not answer may have
+// been replaced by another.
+func (c *crew) alike() (list []lack) {
+	type called struct {
+		post
+		name string
+	}
+	processes := map[called]int{}
+	for n := range c.services {
+		s := &c.services[n]
+		if s.Silent || s.Lost {
+			continue
+		}
+		is := called{post{s.Role, s.Site}, s.Name}
+		if processes[is]++; processes[is] == 2 {
+			list = append(list, lack{What: string(s.Role), Site: s.Site, Warns: true, Text: fmt.Sprintf(
+				"several %ss%s are called %s: start each process once, with a worker.name of its own", s.Role, at(s.Site), display(s.Name))})
 		}
 	}
 	return list

@@ -68,6 +68,9 @@ func TestMissing(t *testing.T) {
 			[]string{"!no reader at site oslo takes work: r1, r2: not ready: store: full"}},
 		"a reader does not see a filer": {crew{asked: true, services: with(all, 2, blind)}, []string{"readers at site oslo: r1: handed work back: nothing is there; is it mounted here?"}},
 		"a reader hangs":                {crew{asked: true, services: with(all, 3, func(s *flow.Instance) { s.Silent = true })}, []string{"readers at site oslo: r2: no answer"}},
+		"two readers have one name": {crew{asked: true, services: append(slices.Clone(all), serving("reader oslo r2", "walker oslo r2", "reader paris r2")...)},
+			[]string{"several readers at site oslo are called r2: start each process once, with a worker.name of its own"}},
+		"a reader was started again": {crew{asked: true, services: with(append(slices.Clone(all), serving("reader oslo r2")...), 3, func(s *flow.Instance) { s.Silent, s.Lost = true, true })}, nil},
 		"a clock": {crew{asked: true, services: with(all, 3, func(s *flow.Instance) { s.ClockKnown, s.ClockAhead = true, -5*time.Minute })},
 			[]string{"the clock of r2 at site oslo is 5m behind that of the index"}},
 	} {

@@ -2,6 +2,7 @@ package read
 
 import (
 	"sync"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 )
@@ -29,9 +30,10 @@ func (k *known) add(ids []backup.ChunkID, ref *packRef) {
 	}
 }
 
-// find returns the pack of each chunk that it knows, nil for the others.
-func (k *known) find(chunks []bufferedChunk) []*packRef {
-	refs := make([]*packRef, len(chunks))
+// find returns, for each chunk, the pack that a batch of the snapshot may rely on without a look
+// into the index, or nil.
+func (k *known) find(chunks []bufferedChunk, snapshot backup.SnapshotID) []*packRef {
+	refs, now := make([]*packRef, len(chunks)), time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i := range chunks {
@@ -40,7 +42,7 @@ func (k *known) find(chunks []bufferedChunk) []*packRef {
 		if ref == nil {
 			ref = k.old[id]
 		}
-		if ref != nil && !ref.failed() {
+		if ref != nil && ref.mayRely(snapshot, now) {
 			refs[i] = ref
 		}
 	}

@@ -35,6 +35,8 @@ const (
 	fullBuffers = 4
 	// durableRefs is how many packs are remembered as durable.
 	durableRefs = 4096
+	// registeredWithin is how long the committer may take to register a pack that was reported.
+	registeredWithin = 5 * time.Second
 )
 
 // A packRef is a pack that batches rely on. done is closed when the pack is durable and reported to
@@ -43,17 +45,21 @@ type packRef struct {
 	id       backup.PackID
 	snapshot backup.SnapshotID // zero if the pack was durable before
 	done     chan struct{}
-	err      error // valid once done is closed
+	err      error     // valid once done is closed
+	reported time.Time // valid once done is closed
 
 	awaited atomic.Bool // by a batch of another snapshot
 }
 
-func (r *packRef) failed() bool {
+// mayRely reports whether a batch of the snapshot may rely on the pack without a look into the
+// index. The committer drops the report of a pack that comes after the end of the pack's snapshot:
+// whether it did only the index knows.
+func (r *packRef) mayRely(snapshot backup.SnapshotID, now time.Time) bool {
 	select {
 	case <-r.done:
-		return r.err != nil
+		return r.err == nil && (r.snapshot == snapshot || now.Sub(r.reported) < registeredWithin)
 	default:
-		return false
+		return true
 	}
 }
 
@@ -218,6 +224,7 @@ func (p *packer) upload(ctx context.Context, open *openPack) {
 	ctx, span := p.svc.opts.Trace.Start(open.trace.Below(ctx), "put pack", open.snapshot,
 		slog.String("pack", open.ref.id.String()), slog.Int("bytes", open.writer.Size()))
 	open.ref.err = p.put(ctx, open)
+	open.ref.reported = time.Now()
 	span.End(open.ref.err)
 	close(open.ref.done)
 }

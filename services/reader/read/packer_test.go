@@ -9,6 +9,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
@@ -142,4 +143,36 @@ func (p *packer) isBlocked() bool {
 		return false
 	}
 	return true
+}
+
+// The committer drops the report of a pack that comes after the end of its snapshot. A batch of the
+// next snapshot does not rely on that pack: it would be refused until the pack was given up.
+func TestPacksOfEndedSnapshots(t *testing.T) {
+	f := newFixture(t, treetest.Tree{"a": treetest.File(random(1, 1<<20))})
+	sendPack := f.reader.sendPack
+	f.reader.sendPack = func(context.Context, *backup.PackStored) error { return nil } // dropped
+	f.reader.sendBatch = func(context.Context, *backup.BatchStored) error { return nil }
+	f.read(f.batchOf(""))
+	if err := f.idx.Fail(f.ctx, f.snap.ID, "for the test", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	f.reader.sendPack = sendPack
+	var result *backup.BatchStored
+	f.reader.sendBatch = func(_ context.Context, m *backup.BatchStored) error { result = m; return nil }
+	f.reader.known.age(registeredWithin)
+	f.read(f.batchOf(""))
+	if err := f.apply(index.Result{Batch: result}); err != nil {
+		t.Fatal(err)
+	}
+	f.commit()
+	f.wantTree()
+}
+
+// age makes the packs older.
+func (k *known) age(by time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, ref := range k.young {
+		ref.reported = ref.reported.Add(-by)
+	}
 }

@@ -68,7 +68,7 @@ func (s *Service) dedup(ctx context.Context, buf *chunkBuffer) (fresh []buffered
 	refs := make([]*packRef, len(buf.chunks))
 	if b.msg.Attempt <= 1 {
 		// A later attempt may exist because a pack was condemned, which only the index knows.
-		refs = s.known.find(buf.chunks)
+		refs = s.known.find(buf.chunks, b.msg.Job.Snapshot)
 	}
 	var ask []backup.ChunkID
 	for i := range buf.chunks {
