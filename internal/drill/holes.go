@@ -24,7 +24,7 @@ func (h *holes) compare(from, to int64) {
 	if h.from < h.to || unix.Fstat(int(h.in.Fd()), &st) != nil {
 		return
 	}
-	block := max(int64(st.Blksize), 1)
+	block := max(int64(st.Blksize), 1) //nolint:unconvert // an int32 on arm64
 	begin, end := (from+block-1)/block*block, to/block*block
 	if to == h.size {
 		end = to

@@ -90,8 +90,8 @@ type Scrub struct {
 }
 
 // JournalSlices is the number of slices of the journal. Slice n has the segments and commit records
-// of the snapshots whose ids begin with the byte n, and the last slice the catalogs and the copies of
-// the index.
+// of the snapshots whose ids begin with the byte n, and the last slice the catalogs and the copies
+// of the index.
 const JournalSlices = 257
 
 // A JournalSlice is a part of the journal in the store, and its proof.

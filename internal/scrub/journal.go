@@ -28,8 +28,8 @@ type Lister interface {
 	List(ctx context.Context, prefix string) iter.Seq2[store.Object, error]
 }
 
-// listedAtOnce is the number of objects that a store returns for one request. A slice takes at least
-// listsOfSlice of them.
+// listedAtOnce is the number of objects that a store returns for one request. A slice takes at
+// least listsOfSlice of them.
 const (
 	listedAtOnce = 1000
 	listsOfSlice = 2

@@ -93,7 +93,8 @@ type Summary struct {
 // Packs returns the number of packs that were read.
 func (s *Summary) Packs() int64 { return s.Proven + s.Adopted + s.Damaged }
 
-// Run proves the packs, and the slices of the journal, that are due. It fails with ErrBusy while another process scrubs.
+// Run proves the packs, and the slices of the journal, that are due. It fails with ErrBusy while
+// another process scrubs.
 func Run(ctx context.Context, o Options) (s Summary, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -79,7 +79,8 @@ func (x *Index) Scrub(ctx context.Context) (s index.Scrub, err error) {
 	if err != nil {
 		return s, err
 	}
-	return s, x.scrubJournal(ctx, &s)
+	err = x.scrubJournal(ctx, &s)
+	return s, err
 }
 
 // SetScrub implements index.Scrubbing.

@@ -163,8 +163,8 @@ func testScrubDue(t *testing.T, fresh func(testing.TB) Database) {
 	if !allows(3, 1<<40-5) || allows(4, 0) || allows(0, 1<<40-4) || state.Days() != 4 {
 		t.Errorf("%+v", state)
 	}
-	// What remains of 2.5 a day, after 7 requests at 100 each thousand and 5 bytes at 2^30 billionths
-	// each GiB, is 1.799999995.
+	// What remains of 2.5 a day, after 7 requests at 100 each thousand and 5 bytes at 2^30
+	// billionths each GiB, is 1.799999995.
 	spent := index.ScrubSettings{Within: within, Prices: index.ScrubPrices{Requests: 100e9, Bytes: 1 << 30}, Spend: 25e8}
 	f.must(f.x.SetScrub(f.ctx, spent, "me"))
 	if state = f.scrubbed(); state.ScrubSettings != spent || state.Prices.Cost(state.Today) != 700_000_005 || !allows(17, 1e8-5) || allows(17, 1e8-4) || !allows(0, 1_799_999_995) || allows(18, 0) {
