@@ -109,13 +109,14 @@ var Privileges = []Privilege{
 
 	// The scrubber proves packs, and notes that. A trigger ensures that it leads as the scrubber
 	// only.
-	{"scrubber", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "packs", "chunks", "chunk_copies", "scrub"), nil},
+	{"scrubber", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "packs", "chunks", "chunk_copies", "scrub", "journal_proofs"), nil},
+	{"scrubber", may("UPDATE"), in("journal_proofs"), of("proven", "begun", "reached", "damaged", "damage")},
 	{"scrubber", may("UPDATE"), in("packs"), of("sums", "adopted", "noted", "proven", "damaged", "damage")},
 	{"scrubber", may("UPDATE"), in("scrub"), of("day_began", "day_bytes", "day_requests")},
 	{"scrubber", may("SELECT", "INSERT"), in("leaders"), nil},
 	{"scrubber", may("UPDATE"), in("leaders"), of("holder", "epoch", "until")},
-	{"operator", may("SELECT"), in("scrub"), nil},
-	{"operator", may("UPDATE"), in("scrub"), of("within", "bytes", "requests")},
+	{"operator", may("SELECT"), in("scrub", "journal_proofs"), nil},
+	{"operator", may("UPDATE"), in("scrub"), of("within", "bytes", "requests", "price_requests", "price_bytes", "spend")},
 
 	// Operators list everything, register filers, shards and policies, begin snapshots and request
 	// their end.

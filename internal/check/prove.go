@@ -3,12 +3,15 @@ package check
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
+	"strings"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -65,4 +68,42 @@ func needed(ctx context.Context, places PlaceReader, f *Finding) (*Finding, erro
 		}
 	}
 	return nil, nil
+}
+
+// ProveSigned reads an object of the journal, and verifies its signature, without a key. It returns
+// what is damaged, or nil, and the bytes that were read. An object that is gone is not damaged: the
+// check of the level Objects knows which ones there must be.
+func ProveSigned(ctx context.Context, s Getter, repository backup.RepositoryID, signer seal.Signer, name string) (*Finding, int64, error) {
+	data, err := s.Get(ctx, name, pack.MaxBytes)
+	if errors.Is(err, backup.ErrNotFound) {
+		return nil, 0, nil
+	}
+	if err == nil {
+		err = pack.Verify(data, name, repository, signer)
+	}
+	switch {
+	case err == nil:
+		return nil, int64(len(data)), nil
+	case fatal(err):
+		return nil, 0, err
+	}
+	return &Finding{Kind: kindOf(name), Object: name, Text: err.Error()}, int64(len(data)), nil
+}
+
+// A Getter is the part of a store that returns whole objects.
+type Getter interface {
+	Get(ctx context.Context, name string, maxBytes int64) ([]byte, error)
+}
+
+// kindOf returns what an object of the journal is.
+func kindOf(name string) Kind {
+	switch {
+	case strings.HasPrefix(name, store.SegmentsPrefix):
+		return Segment
+	case strings.HasPrefix(name, store.CommitsPrefix):
+		return Record
+	case strings.HasPrefix(name, store.CatalogPrefix):
+		return Catalog
+	}
+	return Copy
 }

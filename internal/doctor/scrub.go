@@ -36,6 +36,11 @@ func scrubbed(ctx context.Context, p *Parts) Finding {
 			"scrubs have found %s to be damaged or missing", plural(int(s.DamagedPacks), "pack"))
 	case s.LatePacks > 0:
 		return warn(prove, "%s not proven to be undamaged for more than %s", plural(int(s.LatePacks), "pack"), duration(s.Within))
+	case s.JournalDamaged > 0:
+		return fail("bctl check shows whether the index needs them, and bctl repair has them written again",
+			"scrubs have found %s of the journal to be damaged", plural(int(s.JournalDamaged), "object"))
+	case s.JournalLate > 0:
+		return warn(prove, "the journal is not proven to be undamaged for more than %s", duration(s.Within))
 	case s.Packs == 0:
 		return ok("there are no packs to prove")
 	}

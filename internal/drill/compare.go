@@ -29,6 +29,7 @@ type comparison struct {
 	content  *content
 	probe    *prober
 	live     *live // nil: not compared
+	links    links
 
 	dir    string // current directory, within the shard
 	begun  bool
@@ -66,6 +67,7 @@ func (c *comparison) wants(path string) bool { return c.only == nil || c.only[pa
 
 // comparePage compares what a page lists.
 func (c *comparison) comparePage(ctx context.Context, page *backup.Page) error {
+	c.links.enter(page)
 	var wanted []*backup.Entry
 	for i := range page.Entries {
 		if e := &page.Entries[i]; e.Kind != backup.Directory && c.wants(backup.Join(page.Path, e.Name)) {
@@ -170,6 +172,11 @@ func (c *comparison) compareEntry(ctx context.Context, at *target.Dir, dir strin
 			return err
 		}
 	}
+	if what, other := c.links.compare(path, e, &have); what == isCopy && !c.probe.linked(e) {
+		c.notCarried("link")
+	} else if what != linksAgree {
+		c.fail(path, "link", what.describe(other))
+	}
 	if e.Flags&backup.AttributesUnknown != 0 {
 		return nil
 	}
@@ -198,13 +205,19 @@ func (c *comparison) compareContent(ctx context.Context, at *target.Dir, path st
 		return nil
 	}
 	defer in.Close()
-	failed, fatal := c.content.compare(ctx, in, e)
+	holes := &holes{in: in, size: e.Size}
+	failed, fatal := c.content.compare(ctx, in, e, holes.compare)
 	switch {
 	case fatal != nil:
 		return fatal
 	case failed != nil:
 		c.fail(path, "content", failed)
 		return nil
+	}
+	if from, to := holes.filled(); from < to && c.probe.hole(e, from, to) {
+		c.fail(path, "hole", fmt.Errorf("the %d bytes from %d are zeros that use space, and were a hole", to-from, from))
+	} else if from < to {
+		c.notCarried("hole")
 	}
 	c.part.Files++
 	if c.live == nil {

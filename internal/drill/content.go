@@ -24,8 +24,9 @@ var errDiffers = errors.New("the content differs")
 
 // compare fails unless in has the content of e, whose size it has: with errDiffers, with an error
 // of reading, or with one of the lists of chunks (backup.ErrCorrupt). An error that ends the drill
-// is fatal.
-func (c *content) compare(ctx context.Context, in io.ReaderAt, e *backup.Entry) (failed, fatal error) {
+// is fatal. hole, if not nil, is called with each range that the snapshot has as a hole, before the
+// range is read.
+func (c *content) compare(ctx context.Context, in io.ReaderAt, e *backup.Entry, hole func(from, to int64)) (failed, fatal error) {
 	refs := fetch.NewRefs(e.Size, e.Content)
 	end := int64(0)
 	for {
@@ -36,14 +37,14 @@ func (c *content) compare(ctx context.Context, in io.ReaderAt, e *backup.Entry) 
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case !ok:
-			return c.zeros(ctx, in, end, e.Size)
+			return c.zeros(ctx, in, end, e.Size, hole)
 		case list:
 			if err := c.fetch.Load(ctx, []*fetch.Refs{&refs}); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		if failed, fatal := c.zeros(ctx, in, end, offset); failed != nil || fatal != nil {
+		if failed, fatal := c.zeros(ctx, in, end, offset, hole); failed != nil || fatal != nil {
 			return failed, fatal
 		}
 		part, err := c.read(in, offset, ref.Length)
@@ -74,7 +75,10 @@ func (c *content) read(in io.ReaderAt, offset, length int64) ([]byte, error) {
 }
 
 // zeros fails unless the file has only zeros between two offsets: the snapshot has a hole there.
-func (c *content) zeros(ctx context.Context, in io.ReaderAt, from, to int64) (failed, fatal error) {
+func (c *content) zeros(ctx context.Context, in io.ReaderAt, from, to int64, hole func(from, to int64)) (failed, fatal error) {
+	if from < to && hole != nil {
+		hole(from, to)
+	}
 	for from < to {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)

@@ -9,6 +9,8 @@
 //	place.go    the temporary directory: free space, and its removal
 //	compare.go  compares restored entries with their listings
 //	content.go  compares the content of files, chunk by chunk
+//	holes.go    compares the holes of files
+//	links.go    compares which names are one file
 //	probe.go    finds out which attributes the file system and this user cannot have
 //	source.go   compares with the files of the file server
 //	report.go   the report: its form, its signature, and who may believe it
@@ -22,8 +24,8 @@
 // either. These are counted, by attribute.
 //
 // An entry that the snapshot does not hold as the file server had it (backup.Flawed) is compared
-// with what the snapshot has, and counted. Whether two names are hard links of one file is not
-// compared.
+// with what the snapshot has, and counted. Of the attributes that a restore sets, all are compared.
+// It cannot set ctimes, birth times and inode numbers: these are new.
 //
 // # What is chosen
 //

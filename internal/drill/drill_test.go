@@ -49,15 +49,16 @@ func (f *fixture) must(err error) {
 func exampleTree() treetest.Tree {
 	old := time.Date(2001, 2, 3, 4, 5, 6, 789, time.UTC)
 	tree := treetest.Tree{
-		"file":        treetest.File("content").WithMtime(old).WithXattr("user.a", "b"),
-		"dir/sub/one": treetest.File(strings.Repeat("1", 100_000)).WithMode(0o600),
-		"dir/sub/two": treetest.File(""),
-		"dir/empty":   treetest.Dir(),
-		"dir/same":    treetest.HardLink("file"),
-		"link":        treetest.Symlink("../outside"),
-		"fifo":        treetest.FIFO().WithMode(0o620),
-		"sparse":      treetest.Sparse(20<<20, treetest.Extent{Offset: 6 << 20, Data: strings.Repeat("data", 3<<20)}),
-		"we\xffird":   treetest.File("a name that is not UTF-8"),
+		"file":         treetest.File("content").WithMtime(old).WithXattr("user.a", "b"),
+		"dir/sub/one":  treetest.File(strings.Repeat("1", 100_000)).WithMode(0o600),
+		"dir/sub/twin": treetest.File(""),
+		"dir/sub/two":  treetest.File(""),
+		"dir/empty":    treetest.Dir(),
+		"dir/same":     treetest.HardLink("file"),
+		"link":         treetest.Symlink("../outside"),
+		"fifo":         treetest.FIFO().WithMode(0o620),
+		"sparse":       treetest.Sparse(20<<20, treetest.Extent{Offset: 6 << 20, Data: strings.Repeat("data", 3<<20)}),
+		"we\xffird":    treetest.File("a name that is not UTF-8"),
 	}
 	if os.Geteuid() == 0 {
 		tree["owned"] = treetest.File("owned").WithOwner(1234, 77).WithMode(0o4750)
@@ -172,6 +173,16 @@ func TestDifferences(t *testing.T) {
 		_, err = file.WriteAt([]byte{b}, at)
 		return err
 	}
+	// fill writes zeros.
+	fill := func(path string, from, to int64) error {
+		file, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		_, err = file.WriteAt(make([]byte, to-from), from)
+		return errors.Join(err, file.Sync())
+	}
 	// keeping keeps the times of a file that is changed.
 	keeping := func(change func(path string) error) func(string) error {
 		return func(path string) error {
@@ -214,6 +225,14 @@ func TestDifferences(t *testing.T) {
 			return errors.Join(os.Remove(path), unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))))
 		}},
 		{"we\xffird", "missing", os.Remove},
+		{"dir/same", "link", func(path string) error { // a copy
+			return exec.Command("sh", "-c", `cp -a "$0" "$0.new" && mv "$0.new" "$0"`, path).Run()
+		}},
+		{"dir/sub/two", "link", func(path string) error {
+			return errors.Join(os.Remove(path), os.Link(filepath.Join(filepath.Dir(path), "twin"), path))
+		}},
+		{"sparse", "hole", keeping(func(path string) error { return fill(path, 1<<20, 2<<20) })},
+		{"sparse", "hole", keeping(func(path string) error { return fill(path, 19<<20, 20<<20) })},
 	} {
 		o := f.options()
 		o.MaxFiles = 0
@@ -265,7 +284,7 @@ func TestLiveSource(t *testing.T) {
 	f := newFixture(t, exampleTree())
 	o := f.options()
 	o.Source = posix.New(posix.Options{})
-	files := int64(6)
+	files := int64(7)
 	if os.Geteuid() == 0 {
 		files++
 	}

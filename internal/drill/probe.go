@@ -70,6 +70,39 @@ func (p *prober) exists(e *backup.Entry) bool {
 	return p.carries(e, fmt.Sprint("kind ", e.Rdev), func(string) bool { return true })
 }
 
+// linked reports whether an entry of this kind can have a second name.
+func (p *prober) linked(e *backup.Entry) bool {
+	return p.carries(e, "link", func(path string) bool {
+		defer os.Remove(path + ".link")
+		return os.Link(path, path+".link") == nil
+	})
+}
+
+// hole reports whether a file of the size of e can have a hole between two offsets, with data
+// around it.
+func (p *prober) hole(e *backup.Entry, from, to int64) bool {
+	return p.carries(e, fmt.Sprint("hole ", from, " ", to, " ", e.Size), func(path string) bool {
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			return false
+		}
+		defer f.Close()
+		err = f.Truncate(e.Size)
+		for _, at := range []int64{from - 1, to} {
+			if at >= 0 && at < e.Size && err == nil {
+				_, err = f.WriteAt([]byte{1}, at)
+			}
+		}
+		if err != nil || f.Sync() != nil {
+			return false
+		}
+		h := holes{in: f, size: e.Size}
+		h.compare(from, to)
+		from, to := h.filled()
+		return from == to
+	})
+}
+
 func (p *prober) owner(e *backup.Entry) bool {
 	return p.carries(e, fmt.Sprint("owner ", e.UID, ":", e.GID), func(path string) bool {
 		var st unix.Stat_t

@@ -69,7 +69,7 @@ func (l *live) compareFile(ctx context.Context, path string, e *backup.Entry, c 
 	if now, err := f.Stat(); err != nil || !isSame(e, &now) {
 		return false, err, nil
 	}
-	failed, fatal = c.compare(ctx, f, e)
+	failed, fatal = c.compare(ctx, f, e, nil)
 	if failed == nil || fatal != nil {
 		return true, nil, fatal
 	}

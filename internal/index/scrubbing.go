@@ -30,12 +30,20 @@ type Scrubbing interface {
 	// passes over packs that were condemned or replaced meanwhile. It fails with ErrNotLeading once
 	// the term has ended.
 	NoteProofs(ctx context.Context, t Term, proofs []Proof, read ScrubCost) error
+	// JournalToProve returns the slices of the journal that are due, like packs, or that were last
+	// proven before a time, and those whose proof is in progress; longest ago first.
+	JournalToProve(ctx context.Context, before time.Time) ([]JournalSlice, error)
+	// NoteJournal notes how far the proof of a slice is, and what it has read. It fails with
+	// ErrNotLeading once the term has ended.
+	NoteJournal(ctx context.Context, t Term, s JournalSlice, read ScrubCost) error
 }
 
 // ScrubSettings are the settings of scrubbing.
 type ScrubSettings struct {
 	Within time.Duration // all packs are proven within this time
 	PerDay ScrubCost     // what that may read a day; 0: no limit
+	Prices ScrubPrices
+	Spend  Money // what reading may cost a day; 0: no limit
 }
 
 // Check fails with backup.ErrInvalid if a setting is wrong.
@@ -46,7 +54,7 @@ func (s *ScrubSettings) Check() error {
 	if s.PerDay.Bytes < 0 || s.PerDay.Requests < 0 || s.PerDay.Bytes > 0 && s.PerDay.Bytes < minScrubBytes {
 		return fmt.Errorf("%d bytes and %d requests a day: a pack has up to %d bytes, and is read as a whole (0: no limit): %w", s.PerDay.Bytes, s.PerDay.Requests, minScrubBytes, backup.ErrInvalid)
 	}
-	return nil
+	return s.checkMoney()
 }
 
 // minScrubBytes is the limit of a day with which each pack can be read.
@@ -71,24 +79,42 @@ type Scrub struct {
 	LatePacks, LateBytes int64
 	// Oldest: all packs but the damaged ones were noted or proven since then; zero: there are none.
 	Oldest time.Time
+
+	// JournalOldest: all slices of the journal were noted or proven since then. JournalLate slices
+	// were not, within the time that the settings allow. JournalDamaged objects were damaged at
+	// their last proof, and JournalDamage describes one of them.
+	JournalOldest                time.Time
+	JournalUnproven, JournalLate int64 // slices
+	JournalDamaged               int64
+	JournalDamage                string
+}
+
+// JournalSlices is the number of slices of the journal. Slice n has the segments and commit records
+// of the snapshots whose ids begin with the byte n, and the last slice the catalogs and the copies
+// of the index.
+const JournalSlices = 257
+
+// A JournalSlice is a part of the journal in the store, and its proof.
+type JournalSlice struct {
+	Slice   int
+	Begun   time.Time // of the proof in progress; zero: there is none
+	Reached string    // name of the last object that was read
+	Damaged int64     // objects that this proof, or before it the last one, has found to be damaged
+	Damage  string    // the first of them
+	Done    bool      // for NoteJournal: the proof has read all
 }
 
 // ScrubDay is the period for which ScrubSettings.PerDay holds.
 const ScrubDay = 24 * time.Hour
 
-// Left returns what may still be read today. A limit of 0 leaves math.MaxInt64.
-func (s Scrub) Left() ScrubCost {
-	return ScrubCost{left(s.PerDay.Requests, s.Today.Requests), left(s.PerDay.Bytes, s.Today.Bytes)}
+// Allows reports whether that much more may be read today.
+func (s *Scrub) Allows(more ScrubCost) bool {
+	day := ScrubCost{s.Today.Requests + more.Requests, s.Today.Bytes + more.Bytes}
+	return (s.PerDay.Requests == 0 || day.Requests <= s.PerDay.Requests) && (s.PerDay.Bytes == 0 || day.Bytes <= s.PerDay.Bytes) &&
+		(s.Spend == 0 || s.Prices.allows(day, s.Spend))
 }
 
-func left(limit, used int64) int64 {
-	if limit == 0 {
-		return 1<<63 - 1
-	}
-	return max(0, limit-used)
-}
-
-// Days returns how many days it takes to prove all packs within the limits; 0: there are none.
+// Days returns how many days it takes to prove all packs within the limits; 0: there are no limits.
 func (s Scrub) Days() float64 {
 	days := 0.0
 	if limit := s.PerDay.Bytes; limit > 0 {
@@ -96,6 +122,9 @@ func (s Scrub) Days() float64 {
 	}
 	if limit := s.PerDay.Requests; limit > 0 {
 		days = max(days, float64(s.Packs)/float64(limit))
+	}
+	if s.Spend > 0 {
+		days = max(days, float64(s.Prices.Cost(ScrubCost{s.Packs, s.Bytes}))/float64(s.Spend))
 	}
 	return days
 }

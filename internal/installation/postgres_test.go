@@ -273,7 +273,7 @@ func (d *database) testPrivileges(t *testing.T) {
 		},
 		{
 			"operator", Operator,
-			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "drills", "filers", "holds", "interrupted_pages", "log", "packs", "pages", "parity_groups", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "read_batches", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
+			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "drills", "filers", "holds", "interrupted_pages", "journal_proofs", "log", "packs", "pages", "parity_groups", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "read_batches", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
 			[]string{"confirmations", "drills", "filers", "holds", "log", "policies", "readings", "shards", "snapshots", "stops", "walk_tasks"},
 			[]string{"brake", "filers", "policies", "readings", "scrub", "shards", "snapshots", "stops"},
 			[]string{"confirmations", "drills", "filers", "holds", "policies", "readings", "shards", "stops"},
@@ -285,8 +285,8 @@ func (d *database) testPrivileges(t *testing.T) {
 			append([]string{"amendments", "catalogs", "object_locks", "parity_groups", "problems", "prunes", "readings", "interrupted_pages", "stops"}, deleted...),
 		},
 		{
-			"scrubber", Scrubber, append([]string{"chunk_copies", "chunks", "leaders", "packs", "scrub"}, everyone...),
-			[]string{"leaders"}, []string{"leaders", "packs", "scrub"}, nil,
+			"scrubber", Scrubber, append([]string{"chunk_copies", "chunks", "journal_proofs", "leaders", "packs", "scrub"}, everyone...),
+			[]string{"leaders"}, []string{"journal_proofs", "leaders", "packs", "scrub"}, nil,
 		},
 		{"prometheus", Monitor, []string{"filers", "read_batches", "walk_tasks"}, nil, nil, nil},
 	} {

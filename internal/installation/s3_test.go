@@ -289,8 +289,8 @@ func (s *objectStore) testPruner(t *testing.T) {
 	}
 }
 
-// The scrubber reads packs, and nothing else but the repository object. It writes and deletes
-// nothing (testForbidden), and the store answers that a missing pack is missing.
+// The scrubber reads packs, the journal, and the repository object, and no keys. It writes and
+// deletes nothing (testForbidden), and the store answers that a missing pack is missing.
 func (s *objectStore) testScrubber(t *testing.T) {
 	ctx := t.Context()
 	scrubber := s.as(t, s.key(t, "scrubber"))
@@ -303,8 +303,11 @@ func (s *objectStore) testScrubber(t *testing.T) {
 	if _, err := scrubber.Stat(ctx, store.ConfigName); err != nil {
 		t.Errorf("the scrubber looks whether the store answers: %v", err)
 	}
-	if _, err := scrubber.Get(ctx, segmentObject, 10); !errors.Is(err, fs.ErrPermission) {
+	if _, err := scrubber.Get(ctx, segmentObject, 1<<20); err != nil {
 		t.Errorf("the scrubber reads a segment: %v", err)
+	}
+	if _, err := scrubber.Get(ctx, store.KeysPrefix+"committer", 1<<20); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("the scrubber reads a key: %v", err)
 	}
 }
 

@@ -14,13 +14,16 @@
 //	                          or has them stored again. It is due again after a day, or when
 //	                          bctl scrub or bctl repair runs
 //	the store does not answer nothing: Run fails
+//
+// After the packs, Run proves the journal, slice by slice (index.JournalSlices). Its objects are
+// signed, and the public key of the signer proves them. Which objects there are, the list of the
+// store says: one that is missing, only a check finds.
 package scrub
 
 import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -62,6 +65,7 @@ type Options struct {
 	Index      Index
 	Store      pack.Ranger
 	Repository backup.RepositoryID
+	Journal    *Journal     // nil: only packs are proven
 	Holder     string       // a name of this process that no other has
 	Log        *slog.Logger // nil: nothing is logged
 
@@ -82,12 +86,18 @@ type Options struct {
 // A Summary is what a Run has done.
 type Summary struct {
 	Proven, Adopted, Damaged int64 // packs
-	Read                     index.ScrubCost
+	// Journal objects were read, and DamagedJournal of them are damaged.
+	Journal, DamagedJournal int64
+	Read                    index.ScrubCost
 	// Limited: more is due, but the limits do not allow more.
 	Limited bool
 }
 
-// Run proves the packs that are due. It fails with ErrBusy while another process scrubs.
+// Packs returns the number of packs that were read.
+func (s *Summary) Packs() int64 { return s.Proven + s.Adopted + s.Damaged }
+
+// Run proves the packs, and the slices of the journal, that are due. It fails with ErrBusy while
+// another process scrubs.
 func Run(ctx context.Context, o Options) (s Summary, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -111,43 +121,54 @@ type run struct {
 	Options
 	term    index.Term
 	buffers chan []byte
+	used    index.ScrubCost // of the limits
 
 	mu      sync.Mutex // guards what follows
 	summary Summary
 	proofs  []index.Proof
 }
 
-// prove proves group after group.
+// prove proves packs and journal.
 func (r *run) prove(ctx context.Context) error {
-	if r.Failed {
-		return r.proveFailed(ctx)
-	}
 	state, err := r.Index.Scrub(ctx)
 	if err != nil {
 		return err
 	}
+	if r.Failed {
+		err = r.proveFailed(ctx)
+	} else {
+		err = r.provePacks(ctx, &state)
+	}
+	if err != nil || r.Journal == nil {
+		return err
+	}
+	return r.proveJournal(ctx, &state)
+}
+
+// allows reports whether this run may read so much in all.
+func (r *run) allows(state *index.Scrub, total index.ScrubCost) bool {
+	return state.Allows(total) && (r.Most.Bytes == 0 || total.Bytes <= r.Most.Bytes) && (r.Most.Requests == 0 || total.Requests <= r.Most.Requests)
+}
+
+// provePacks proves the packs that are due, longest ago first.
+func (r *run) provePacks(ctx context.Context, state *index.Scrub) error {
 	before := time.Time{}
 	if r.All {
 		before = state.Now
-	}
-	left := state.Left()
-	if r.Most.Bytes > 0 {
-		left.Bytes = min(left.Bytes, r.Most.Bytes)
-	}
-	if r.Most.Requests > 0 {
-		left.Requests = min(left.Requests, r.Most.Requests)
 	}
 	for {
 		due, err := r.Index.ToProve(ctx, before, groupPacks)
 		if err != nil || len(due) == 0 {
 			return err
 		}
-		n, cost := fitting(due, left)
+		n, cost := fitting(due, func(cost index.ScrubCost) bool {
+			return r.allows(state, index.ScrubCost{Requests: r.used.Requests + cost.Requests, Bytes: r.used.Bytes + cost.Bytes})
+		})
 		if n == 0 {
 			r.summary.Limited = true
 			return nil
 		}
-		left.Requests, left.Bytes = left.Requests-cost.Requests, left.Bytes-cost.Bytes
+		r.used.Requests, r.used.Bytes = r.used.Requests+cost.Requests, r.used.Bytes+cost.Bytes
 		if err := r.group(ctx, due[:n], cost); err != nil {
 			return err
 		}
@@ -167,7 +188,7 @@ func (r *run) proveFailed(ctx context.Context) error {
 		return twice
 	})
 	for len(failed) > 0 {
-		n, cost := fitting(failed[:min(len(failed), groupPacks)], index.ScrubCost{Requests: math.MaxInt64, Bytes: math.MaxInt64})
+		n, cost := fitting(failed[:min(len(failed), groupPacks)], func(index.ScrubCost) bool { return true })
 		if err := r.group(ctx, failed[:n], cost); err != nil {
 			return err
 		}
@@ -177,13 +198,13 @@ func (r *run) proveFailed(ctx context.Context) error {
 }
 
 // fitting returns how many of the packs, from the first one on, form the next group.
-func fitting(due []index.PackToProve, left index.ScrubCost) (n int, cost index.ScrubCost) {
+func fitting(due []index.PackToProve, allowed func(index.ScrubCost) bool) (n int, cost index.ScrubCost) {
 	for i := range due {
-		bytes := cost.Bytes + due[i].Bytes
-		if cost.Requests == left.Requests || bytes > left.Bytes || i > 0 && bytes > groupBytes {
+		next := index.ScrubCost{Requests: cost.Requests + 1, Bytes: cost.Bytes + due[i].Bytes}
+		if !allowed(next) || i > 0 && next.Bytes > groupBytes {
 			break
 		}
-		n, cost = i+1, index.ScrubCost{Requests: cost.Requests + 1, Bytes: bytes}
+		n, cost = i+1, next
 	}
 	return n, cost
 }

@@ -116,6 +116,7 @@
 //	parity.go      knows parity groups
 //	repair.go      notes what the store has lost
 //	scrub.go       notes what is proven of packs, and returns those that are due
+//	scrubslice.go  does the same for the slices of the journal
 //	drills.go      the reports of drills
 //	versions.go    writes versions of pages anew
 //	recover.go     stores what a rebuild has found in the store

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -21,7 +22,7 @@ const (
 	// again: it spreads packs that were registered one after another.
 	due = `CASE WHEN proven = 0 THEN id * 619 % 1000 * 19 / 20 ELSE 700 + id * 619 % 1000 / 4 END`
 
-	selectScrub = `SELECT within, bytes, requests, CASE WHEN day_began BETWEEN $1 AND $2 THEN day_bytes ELSE 0 END,
+	selectScrub = `SELECT within, bytes, requests, price_requests, price_bytes, spend, CASE WHEN day_began BETWEEN $1 AND $2 THEN day_bytes ELSE 0 END,
     CASE WHEN day_began BETWEEN $1 AND $2 THEN day_requests ELSE 0 END FROM scrub`
 	selectProven = `
 SELECT count(*), coalesce(CAST(sum(stored_bytes) AS bigint), 0),
@@ -32,7 +33,7 @@ SELECT count(*), coalesce(CAST(sum(stored_bytes) AS bigint), 0),
     coalesce(CAST(sum(CASE WHEN damaged = 0 AND ` + since + ` < $1 THEN stored_bytes ELSE 0 END) AS bigint), 0),
     coalesce(min(CASE WHEN damaged = 0 THEN ` + since + ` END), 0)
 FROM packs WHERE NOT condemned`
-	updateScrub = `UPDATE scrub SET within = $1, bytes = $2, requests = $3`
+	updateScrub = `UPDATE scrub SET within = $1, bytes = $2, requests = $3, price_requests = $4, price_bytes = $5, spend = $6`
 
 	packToProve = `SELECT id, pack, snapshot, object, object_offset, stored_bytes, sealed, frame_bytes, sums, adopted, ` + since + `, damage FROM packs WHERE NOT condemned AND `
 	selectDue   = packToProve + `(` + since + ` < $1 OR damaged = 0 AND ` + since + ` + (SELECT within FROM scrub) * 1000 * (` + due + `) <= $2 OR damaged <> 0 AND damaged < $3) ORDER BY 11, 1 LIMIT $4`
@@ -62,7 +63,7 @@ func (x *Index) Scrub(ctx context.Context) (s index.Scrub, err error) {
 	}
 	err = x.query(ctx, selectScrub, []any{s.Now.Add(-index.ScrubDay).UnixMicro(), s.Now.UnixMicro()}, func(scan func(...any) error) error {
 		var within int64
-		err := scan(&within, &s.PerDay.Bytes, &s.PerDay.Requests, &s.Today.Bytes, &s.Today.Requests)
+		err := scan(&within, &s.PerDay.Bytes, &s.PerDay.Requests, &s.Prices.Requests, &s.Prices.Bytes, &s.Spend, &s.Today.Bytes, &s.Today.Requests)
 		s.Within = time.Duration(within) * time.Second
 		return err
 	})
@@ -76,6 +77,10 @@ func (x *Index) Scrub(ctx context.Context) (s index.Scrub, err error) {
 		s.Oldest = fromMicros(oldest)
 		return err
 	})
+	if err != nil {
+		return s, err
+	}
+	err = x.scrubJournal(ctx, &s)
 	return s, err
 }
 
@@ -88,11 +93,11 @@ func (x *Index) SetScrub(ctx context.Context, s index.ScrubSettings, by string) 
 		return err
 	}
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		if err := tx.exec(ctx, updateScrub, int64(s.Within/time.Second), s.PerDay.Bytes, s.PerDay.Requests); err != nil {
+		if err := tx.exec(ctx, updateScrub, int64(s.Within/time.Second), s.PerDay.Bytes, s.PerDay.Requests, int64(s.Prices.Requests), int64(s.Prices.Bytes), int64(s.Spend)); err != nil {
 			return err
 		}
-		return tx.writeLog(ctx, by, actionScrub, "scrub", fmt.Sprintf("proven within %s; a day, %d bytes and %d requests at most (0: no limit)",
-			s.Within, s.PerDay.Bytes, s.PerDay.Requests))
+		return tx.writeLog(ctx, by, actionScrub, "scrub", fmt.Sprintf("proven within %s; a day, %d bytes, %d requests and a cost of %s at most (0: no limit), with %s for 1,000 requests and %s for 1 GiB",
+			s.Within, s.PerDay.Bytes, s.PerDay.Requests, s.Spend, s.Prices.Requests, s.Prices.Bytes))
 	})
 }
 
@@ -145,7 +150,9 @@ func readPackToProve(scan func(...any) error) (p index.PackToProve, err error) {
 
 // ForgetProofs implements index.Recovering.
 func (x *Index) ForgetProofs(ctx context.Context) error {
-	return x.exec(ctx, Relaxed, forgetProofs)
+	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		return errors.Join(tx.exec(ctx, forgetProofs), tx.exec(ctx, forgetJournalProofs))
+	})
 }
 
 // A proofRow is a proof as NoteProofs sends it to the database.

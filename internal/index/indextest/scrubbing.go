@@ -167,17 +167,29 @@ func testScrubDue(t *testing.T, fresh func(testing.TB) Database) {
 	if state.LatePacks != 39 || state.LateBytes != 3900 {
 		t.Errorf("%+v", state)
 	}
-	if left := state.Left(); left.Requests != 3 || left.Bytes != 1<<40-5 || state.Days() != 4 {
-		t.Errorf("%+v left, %g days", left, state.Days())
+	allows := func(requests, bytes int64) bool {
+		s := f.scrubbed()
+		return s.Allows(index.ScrubCost{Requests: requests, Bytes: bytes})
 	}
+	if !allows(3, 1<<40-5) || allows(4, 0) || allows(0, 1<<40-4) || state.Days() != 4 {
+		t.Errorf("%+v", state)
+	}
+	// What remains of 2.5 a day, after 7 requests at 100 each thousand and 5 bytes at 2^30
+	// billionths each GiB, is 1.799999995.
+	spent := index.ScrubSettings{Within: within, Prices: index.ScrubPrices{Requests: 100e9, Bytes: 1 << 30}, Spend: 25e8}
+	f.must(f.x.SetScrub(f.ctx, spent, "me"))
+	if state = f.scrubbed(); state.ScrubSettings != spent || state.Prices.Cost(state.Today) != 700_000_005 || !allows(17, 1e8-5) || allows(17, 1e8-4) || !allows(0, 1_799_999_995) || allows(18, 0) {
+		t.Errorf("%+v", state)
+	}
+	f.must(f.x.SetScrub(f.ctx, index.ScrubSettings{Within: within, PerDay: index.ScrubCost{Requests: 10, Bytes: 1 << 40}}, "me"))
 	_, err := f.db.SQL.ExecContext(f.ctx, fmt.Sprintf("UPDATE scrub SET day_began = day_began - %d", (25*time.Hour).Microseconds()))
 	f.must(err)
-	if left := f.scrubbed().Left(); left.Requests != 10 {
-		t.Errorf("after a day: %+v left", left)
+	if !allows(10, 0) || allows(11, 0) {
+		t.Errorf("after a day: %+v", f.scrubbed())
 	}
 	f.must(f.x.NoteProofs(f.ctx, term, nil, index.ScrubCost{Requests: 1}))
-	if left := f.scrubbed().Left(); left.Requests != 9 {
-		t.Errorf("on the next day: %+v left", left)
+	if !allows(9, 0) || allows(10, 0) {
+		t.Errorf("on the next day: %+v", f.scrubbed())
 	}
 	for e, err := range f.x.Log(f.ctx, time.Time{}) {
 		f.must(err)
@@ -186,4 +198,68 @@ func testScrubDue(t *testing.T, fresh func(testing.TB) Database) {
 		}
 	}
 	t.Error("the log has no entry of the settings")
+}
+
+// The slices of the journal are due one by one. A proof in progress goes on first, and a slice with
+// damage is due again after a day.
+func testScrubJournal(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	due := func(before time.Time) []index.JournalSlice {
+		t.Helper()
+		slices, err := f.x.JournalToProve(f.ctx, before)
+		f.must(err)
+		return slices
+	}
+	age := func(by time.Duration) {
+		t.Helper()
+		_, err := f.db.SQL.ExecContext(f.ctx, fmt.Sprintf("UPDATE journal_proofs SET noted = noted - %[1]d, proven = CASE WHEN proven > 0 THEN proven - %[1]d ELSE 0 END", by.Microseconds()))
+		f.must(err)
+	}
+	term := f.lead("scrubber", "first", time.Minute, true)
+	f.must(f.x.SetScrub(f.ctx, index.ScrubSettings{Within: 1000 * time.Hour}, "me"))
+	state := f.scrubbed()
+	if state.JournalUnproven != index.JournalSlices || state.JournalLate+state.JournalDamaged != 0 || state.Now.Sub(state.JournalOldest) > time.Hour {
+		t.Errorf("%+v", state)
+	}
+	if got := due(time.Time{}); len(got) > 2 {
+		t.Errorf("at first, %d slices are due", len(got))
+	}
+	age(500 * time.Hour)
+	if got := due(time.Time{}); len(got) < 100 || len(got) > 170 {
+		t.Errorf("after half of the time, %d slices are due", len(got))
+	}
+	all := due(f.scrubbed().Now)
+	if len(all) != index.JournalSlices {
+		t.Fatalf("%d slices", len(all))
+	}
+	read := index.ScrubCost{Requests: 3, Bytes: 10}
+	half := index.JournalSlice{Slice: 256, Begun: f.scrubbed().Now.Truncate(time.Microsecond), Reached: "catalog/0000000000000001", Damaged: 2, Damage: "catalog/1: x"}
+	stale := term
+	stale.Epoch--
+	f.wants(f.x.NoteJournal(f.ctx, stale, half, read), index.ErrNotLeading)
+	f.must(f.x.NoteJournal(f.ctx, term, half, read))
+	if got := due(time.Time{}); got[0] != half {
+		t.Errorf("%+v, want %+v", got[0], half)
+	}
+	if state = f.scrubbed(); state.JournalDamaged != 2 || state.JournalDamage != half.Damage || state.JournalUnproven != index.JournalSlices || state.Today != read {
+		t.Errorf("%+v", state)
+	}
+	for _, s := range all {
+		s.Begun, s.Done = f.scrubbed().Now, true
+		if s.Slice == 256 {
+			s.Damaged, s.Damage = 1, "it is damaged"
+		}
+		f.must(f.x.NoteJournal(f.ctx, term, s, index.ScrubCost{}))
+	}
+	if got := due(time.Time{}); len(got) != 0 {
+		t.Errorf("when all is proven, %d slices are due", len(got))
+	}
+	age(25 * time.Hour)
+	if got := due(time.Time{}); len(got) != 1 || got[0].Slice != 256 || got[0].Damaged != 1 || !got[0].Begun.IsZero() {
+		t.Errorf("after a day: %+v", got)
+	}
+	age(1000 * time.Hour)
+	if state = f.scrubbed(); state.JournalLate != index.JournalSlices || state.JournalUnproven != 0 || state.JournalDamaged != 1 {
+		t.Errorf("%+v", state)
+	}
 }

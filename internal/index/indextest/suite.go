@@ -135,6 +135,7 @@ func RunCalls(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"Locks", testLocks},
 		{"Scrub", testScrub},
 		{"ScrubDue", testScrubDue},
+		{"ScrubJournal", testScrubJournal},
 		{"Split", testSplit},
 		{"DropVersions", testDropVersions},
 		{"DropVersionsOfRetired", testDropVersionsOfRetired},

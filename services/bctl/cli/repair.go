@@ -257,7 +257,7 @@ func (c *repairCommand) prove(ctx context.Context, names []string) (damaged int6
 		return 0, err
 	}
 	_, err = scrub.Run(ctx, scrub.Options{
-		Index: r.index, Store: r.store, Repository: r.object.ID, Holder: holder(), Failed: true, Also: packs,
+		Index: r.index, Store: r.store, Repository: r.object.ID, Journal: &scrub.Journal{Store: r.store, Signer: r.object.Signer()}, Holder: holder(), Failed: true, Also: packs,
 		Damaged: func(f *check.Finding) {
 			if put[f.Object] {
 				damaged++

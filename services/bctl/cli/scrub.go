@@ -30,8 +30,9 @@ func newScrub(a *app) *cobra.Command {
 		Use:   "scrub",
 		Short: "Prove without a key that packs are undamaged",
 		Long: `Proves that packs are still what was sealed: it reads them as a whole from the
-store, and compares them with checksums in the index. It needs no identity, and
-writes nothing to the store.
+store, and compares them with checksums in the index. Then it reads the journal
+(segments, commit records, catalogs, copies of the index), and verifies the
+signatures. It needs no identity, and writes nothing to the store.
 
 Without flags, it proves what is due, the oldest proof first. All packs are due
 within 30 days (bctl scrub set), a few of them each day: run it daily. In a
@@ -80,14 +81,15 @@ func (c *scrubCommand) run(ctx context.Context) error {
 		}
 		return text
 	})
+	journal := &scrub.Journal{Store: r.store, Signer: r.object.Signer()}
 	// What a scrub has found before may be there again.
-	if _, err = scrub.Run(ctx, scrub.Options{Index: r.index, Store: r.store, Repository: r.object.ID, Holder: holder(), Failed: true}); err != nil {
+	if _, err = scrub.Run(ctx, scrub.Options{Index: r.index, Store: r.store, Repository: r.object.ID, Journal: journal, Holder: holder(), Failed: true}); err != nil {
 		stop()
 		return c.failed(err)
 	}
 	var damaged []*check.Finding
 	summary, err := scrub.Run(ctx, scrub.Options{
-		Index: r.index, Store: r.store, Repository: r.object.ID, Holder: holder(), All: c.all, Most: c.most,
+		Index: r.index, Store: r.store, Repository: r.object.ID, Journal: journal, Holder: holder(), All: c.all, Most: c.most,
 		Progress: func(s scrub.Summary) { progress.Store(&s) },
 		Damaged:  func(f *check.Finding) { damaged = append(damaged, f) },
 	})
@@ -117,6 +119,9 @@ func (c *scrubCommand) failed(err error) error {
 
 // scrubFailed returns the error of damage that this scrub or another one has found.
 func scrubFailed(s *index.Scrub) error {
+	if s.DamagedPacks == 0 && s.JournalDamaged > 0 {
+		return fmt.Errorf("the journal has %s: bctl check shows whether the index needs them, and bctl repair has them written again", counted(s.JournalDamaged, "damaged object"))
+	}
 	if s.DamagedPacks == 0 {
 		return nil
 	}
@@ -133,10 +138,11 @@ func (c *scrubCommand) report(s *scrub.Summary, state *index.Scrub, damaged []*c
 			Damaged        []scrubFindingJSON `json:"damaged"`
 			Requests       int64              `json:"requests"`
 			Bytes          int64              `json:"bytes"`
+			Journal        int64              `json:"journal_objects"`
 			Limited        bool               `json:"limited"` // more is due than the limits allow
 			ElapsedSeconds float64            `json:"elapsed_seconds"`
 			State          scrubJSON          `json:"state"`
-		}{"scrub", s.Proven, s.Adopted, []scrubFindingJSON{}, s.Read.Requests, s.Read.Bytes, s.Limited, time.Since(c.started).Seconds(), newScrubJSON(state)}
+		}{"scrub", s.Proven, s.Adopted, []scrubFindingJSON{}, s.Read.Requests, s.Read.Bytes, s.Journal, s.Limited, time.Since(c.started).Seconds(), newScrubJSON(state)}
 		for _, f := range damaged {
 			object.Damaged = append(object.Damaged, scrubFindingJSON{f.Object, f.Text})
 		}
@@ -145,7 +151,7 @@ func (c *scrubCommand) report(s *scrub.Summary, state *index.Scrub, damaged []*c
 	for _, f := range damaged {
 		fmt.Fprintf(c.app.out, "%s: %s\n", f.Object, f.Text)
 	}
-	text := fmt.Sprintf("proved %s (read %s in %.1f s)\n", counted(s.Proven, "pack"), size(s.Read.Bytes), time.Since(c.started).Seconds())
+	text := fmt.Sprintf("proved %s and %s of the journal (read %s in %.1f s)\n", counted(s.Proven, "pack"), counted(s.Journal-s.DamagedJournal, "object"), size(s.Read.Bytes), time.Since(c.started).Seconds())
 	if s.Adopted > 0 {
 		text += fmt.Sprintf("noted the checksums of %s, with which later scrubs compare\n", counted(s.Adopted, "pack"))
 	}
@@ -218,11 +224,25 @@ func scrubRows(s *index.Scrub, row rowFunc) {
 	if s.AdoptedPacks > 0 {
 		row("adopted", "%s with the checksums that a scrub has read first (bctl check --read-data proves them)", counted(s.AdoptedPacks, "pack"))
 	}
+	row("journal", "%s", journalText(s))
 	row("within", "%s", spanText(s.Within))
 	row("limits", "%s", budgetText(s))
+	costRows(s, row)
 	if days := s.Days(); days > s.Within.Hours()/24 {
 		row("too little", "the limits allow to prove %s in %.0f days: raise them, or --proven-within", size(s.Bytes), days)
 	}
+}
+
+// journalText says what is proven of the journal.
+func journalText(s *index.Scrub) string {
+	text := "all undamaged objects were stored or proven since " + happened(s.JournalOldest, s.Now)
+	if s.JournalLate > 0 {
+		text += fmt.Sprintf("; %d of %d parts are late", s.JournalLate, index.JournalSlices)
+	}
+	if s.JournalDamaged > 0 {
+		text += fmt.Sprintf("; %s damaged: %s", countedAre(s.JournalDamaged, "object"), display(s.JournalDamage))
+	}
+	return text
 }
 
 // budgetText describes what may be read in a day.
@@ -264,53 +284,24 @@ type scrubJSON struct {
 	RequestsPerDay int64   `json:"requests_per_day"`
 	BytesToday     int64   `json:"bytes_today"`
 	RequestsToday  int64   `json:"requests_today"`
+	// Amounts are decimal numbers, as text: floating-point numbers would be rounded.
+	PricePer1000Requests string `json:"price_per_1000_requests"` // 0: none
+	PricePerGiB          string `json:"price_per_gib"`
+	CostPerDay           string `json:"cost_per_day"` // 0: no limit
+	CostToday            string `json:"cost_today"`
+	// Of the journal: all undamaged objects were stored or proven since then.
+	OldestJournalProof *string `json:"oldest_journal_proof"`
+	LateJournalSlices  int64   `json:"late_journal_slices"` // of 257
+	DamagedJournal     int64   `json:"damaged_journal_objects"`
 }
 
 func newScrubJSON(s *index.Scrub) scrubJSON {
 	return scrubJSON{
 		"scrub_state", jsonTime(s.Oldest), s.Packs, s.Bytes, s.UnprovenPacks, s.UnprovenBytes, s.UnknownPacks, s.AdoptedPacks, s.LatePacks, s.LateBytes,
 		s.DamagedPacks, s.DamagedBytes, int64(s.Within / time.Second), s.PerDay.Bytes, s.PerDay.Requests, s.Today.Bytes, s.Today.Requests,
+		s.Prices.Requests.String(), s.Prices.Bytes.String(), s.Spend.String(), s.Prices.Cost(s.Today).String(),
+		jsonTime(s.JournalOldest), s.JournalLate, s.JournalDamaged,
 	}
-}
-
-func newScrubSet(a *app) *cobra.Command {
-	var within time.Duration
-	var bytes int64
-	var requests int
-	cmd := &cobra.Command{
-		Use:   "set",
-		Short: "Change within which time all packs are proven",
-		Long: `Changes the settings that are given. They hold for the repository, because
-snapshots of all shards share packs. bctl log shows who did it.
-
-Each pack is read with one request. What a day's limits leave unread is read on
-the next days, the oldest proof first.`,
-		Example: "  bctl scrub set --proven-within 30d\n  bctl scrub set --max-bytes 1TB --max-requests 50000",
-		Args:    args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			given := cmd.Flags().Changed
-			if !given("proven-within") && !given("max-bytes") && !given("max-requests") {
-				return usage("give at least one setting, such as --proven-within 30d")
-			}
-			return a.withIndex(cmd.Context(), toWrite, func(i index.Index) error {
-				s, err := i.Scrub(cmd.Context())
-				if err != nil {
-					return err
-				}
-				setIf(given("proven-within"), &s.Within, within)
-				setIf(given("max-bytes"), &s.PerDay.Bytes, bytes)
-				setIf(given("max-requests"), &s.PerDay.Requests, int64(requests))
-				if err = i.SetScrub(cmd.Context(), s.ScrubSettings, operator()); err != nil {
-					return wrongSetting(err)
-				}
-				return a.showScrub(cmd.Context(), i)
-			})
-		},
-	}
-	timeFlag(cmd.Flags(), &within, "proven-within", "prove all packs within this `TIME` (default 30d)")
-	sizeFlag(cmd.Flags(), &bytes, "max-bytes", "read at most this `SIZE` a day; 0: no limit (default)")
-	numberFlag(cmd.Flags(), &requests, "max-requests", 0, 0, most, "make at most this `NUMBER` of requests a day; 0: no limit")
-	return cmd
 }
 
 // lacksProofs returns a lack if packs are damaged, or were not proven in time.
@@ -320,6 +311,12 @@ func lacksProofs(s *index.Scrub) (list []lack) {
 	}
 	if s.LatePacks > 0 {
 		list = append(list, lack{What: "proofs", Text: fmt.Sprintf("%s not proven for %s (bctl scrub show)", countedAre(s.LatePacks, "pack"), spanText(s.Within)), Warns: true})
+	}
+	if s.JournalDamaged > 0 {
+		list = append(list, lack{What: "journal", Text: counted(s.JournalDamaged, "damaged object") + " in the journal (bctl check, then bctl repair)", Warns: true})
+	}
+	if s.JournalLate > 0 {
+		list = append(list, lack{What: "proofs", Text: fmt.Sprintf("the journal is not proven for %s (bctl scrub show)", spanText(s.Within)), Warns: true})
 	}
 	return list
 }

@@ -22,9 +22,10 @@ func newShardLs(a *app) *cobra.Command {
 		Long: `Lists shards. LAST GOOD is when the last good snapshot was begun. DEADLINE is
 the time by which the shard should have the next one under its policy. After
 that time the shard is OVERDUE. RESTORABLE is when a drill last proved that the
-shard can be restored; FAILED means that a later drill did not (bctl drill). A
-narrow terminal shows shorter times; --wide shows all columns, and all times in
-full.`,
+shard can be restored; FAILED means that a later drill did not (bctl drill). No
+column shows what scrubs have proven: shards share packs, so proofs are of the
+whole repository (bctl scrub show). A narrow terminal shows shorter times;
+--wide shows all columns, and all times in full.`,
 		Example: `  bctl shard ls
   bctl shard ls --filer nas1
   bctl shard ls --label env=prod --json`,
@@ -235,7 +236,11 @@ func newShardShow(a *app) *cobra.Command {
 				if a.json {
 					return a.print(newShardJSON(&one[0], now))
 				}
-				return a.describeShard(&one[0], now)
+				proven, err := i.Scrub(cmd.Context())
+				if err != nil {
+					return err
+				}
+				return a.describeShard(&one[0], &proven, now)
 			})
 		},
 	}
@@ -253,7 +258,7 @@ func planRows(row rowFunc, p *index.Plan, now time.Time) {
 	}
 }
 
-func (a *app) describeShard(s *index.ShardStatus, now time.Time) error {
+func (a *app) describeShard(s *index.ShardStatus, proven *index.Scrub, now time.Time) error {
 	return a.details(func(row rowFunc) {
 		row("filer", "%s", display(s.Filer.Name))
 		row("shard", "%s", display(s.Name))
@@ -280,6 +285,7 @@ func (a *app) describeShard(s *index.ShardStatus, now time.Time) error {
 		} else if s.Drills.Every > 0 {
 			row("next drill", "due now")
 		}
+		row("proven", "in the whole repository, whose packs the shards share, %s", provenText(proven))
 		if s.Running != (backup.SnapshotID{}) {
 			row("running", "%s (bctl status shows how far it is)", s.Running.Short())
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/scrub"
+	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/scrubber/prove"
 )
@@ -179,5 +180,53 @@ func TestCheckOfWhatScrubsHaveNoted(t *testing.T) {
 	w.flip(name, func(int) int { return int(offset) })
 	if r := look(); len(r.Findings) > 0 {
 		t.Errorf("after it was brought back: %+v", r.Findings[0])
+	}
+}
+
+// Without a key, a scrub finds a flipped bit in each object of the journal. It goes on where the
+// limits of the last one have ended.
+func TestScrubOfTheJournal(t *testing.T) {
+	w := newDamageWorld(t)
+	prove := func(most index.ScrubCost) (scrub.Summary, []string) {
+		t.Helper()
+		var found []string
+		s, err := scrub.Run(t.Context(), scrub.Options{
+			Index: w.index, Store: w.Store, Repository: w.Repository.ID, Holder: backup.NewPackID().String(), All: true, Most: most,
+			Journal: &scrub.Journal{Store: w.Store, Signer: seal.Signer(w.Repository.Signer)},
+			Damaged: func(f *check.Finding) { found = append(found, f.Object) },
+		})
+		w.must(err)
+		return s, found
+	}
+	var names []string
+	for _, prefix := range []string{store.SegmentsPrefix, store.CommitsPrefix, store.CatalogPrefix, store.IndexPrefix} {
+		n := len(names)
+		for o, err := range w.Store.List(t.Context(), prefix) {
+			w.must(err)
+			names = append(names, o.Name)
+		}
+		if len(names) == n && prefix != store.IndexPrefix {
+			t.Fatalf("there is nothing below %s", prefix)
+		}
+	}
+	s, found := prove(index.ScrubCost{})
+	if state := w.state(); s.Journal != int64(len(names)) || s.DamagedJournal != 0 || len(found) != 0 || state.JournalUnproven != 0 || state.Today != s.Read {
+		t.Errorf("%+v, %q, %+v", s, found, state)
+	}
+	for _, name := range names {
+		w.flip(name, func(size int) int { return size / 2 })
+	}
+	for began := w.state().Now; w.state().JournalOldest.Before(began); {
+		s, more := prove(index.ScrubCost{Requests: 60})
+		found = append(found, more...)
+		if s.Read.Requests > 60 || s.Journal == 0 && !s.Limited {
+			t.Fatalf("%+v", s)
+		}
+	}
+	slices.Sort(names)
+	slices.Sort(found)
+	found = slices.Compact(found) // the last run begins anew
+	if state := w.state(); !slices.Equal(names, found) || state.JournalDamaged != int64(len(names)) || state.DamagedPacks != 0 {
+		t.Errorf("%q are damaged, and %q are found: %+v", names, found, state)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/scrub"
 	"github.com/bctl/bctl/internal/store/ratestore"
 	"github.com/bctl/bctl/services/scrubber/prove"
 )
@@ -31,6 +32,7 @@ func Scrubber(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	limited := ratestore.New(s.store, 0, c.Scrubber.BytesPerSecond)
 	prove.New(s.idx, limited, prove.Options{
 		Worker: workerName(c), Repository: s.repository, Log: s.log, Metrics: s.metrics.Scrubber(), Health: s.health,
+		Journal: &scrub.Journal{Store: limited, Signer: s.signer},
 	}).Run(ctx)
 	s.log.Info("scrubber stopped")
 	return nil

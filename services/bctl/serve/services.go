@@ -64,6 +64,7 @@ type starting struct {
 	waits      *waiting
 	idx        index.Index
 	repository backup.RepositoryID
+	signer     seal.Signer    // of the repository
 	clock      *clock.Watch   // nil: it works with any clock
 	current    *current.Watch // nil: it works with an index that is older than its store
 	store      *guard         // nil: it needs none
@@ -77,7 +78,9 @@ func begin(ctx context.Context, c *config.Config, role flow.Role, log *slog.Logg
 		return nil, err
 	}
 	s := &starting{monitoring: m, waits: &waiting{c: c, m: m, role: role, beside: !slices.Contains(needs, needNATS)}}
-	s.idx, s.repository, err = waitForIndex(ctx, c, s.waits)
+	var r backup.Repository
+	s.idx, r, err = waitForIndex(ctx, c, s.waits)
+	s.repository, s.signer = r.ID, seal.Signer(r.Signer)
 	if err == nil && slices.Contains(needs, needClock) {
 		s.clock = clock.New(s.idx, time.Now, s.log, m.metrics.Clock())
 		m.health.Depends(needClock, s.clockAgrees)
@@ -296,10 +299,10 @@ func workerName(c *config.Config) string {
 }
 
 // waitForIndex waits for the index, and until the repository exists in it.
-func waitForIndex(ctx context.Context, c *config.Config, waits *waiting) (index.Index, backup.RepositoryID, error) {
+func waitForIndex(ctx context.Context, c *config.Config, waits *waiting) (index.Index, backup.Repository, error) {
 	idx, err := waitFor(ctx, waits, "the index", func() (index.Index, error) { return open.Index(ctx, c, false) })
 	if err != nil {
-		return nil, backup.RepositoryID{}, err
+		return nil, backup.Repository{}, err
 	}
 	repository, err := waitFor(ctx, waits, "the repository", func() (backup.Repository, error) {
 		if err := idx.CheckSchema(ctx); err != nil {
@@ -312,10 +315,10 @@ func waitForIndex(ctx context.Context, c *config.Config, waits *waiting) (index.
 		return r, err
 	})
 	if err != nil {
-		return nil, backup.RepositoryID{}, errors.Join(err, idx.Close())
+		return nil, backup.Repository{}, errors.Join(err, idx.Close())
 	}
 	waits.m.dependOn(nil, idx, nil)
-	return idx, repository.ID, nil
+	return idx, repository, nil
 }
 
 // waitForCurrent waits until the store answers and the index is as new as it. A pruner may not read

@@ -33,7 +33,8 @@ const stepWithin = time.Hour
 type Options struct {
 	Worker     string // name of this process, for display
 	Repository backup.RepositoryID
-	Poll       time.Duration // 0: 5 minutes
+	Journal    *scrub.Journal // nil: only packs are proven
+	Poll       time.Duration  // 0: 5 minutes
 	Log        *slog.Logger
 
 	Metrics *telemetry.Scrubber // nil: nothing is measured
@@ -85,10 +86,11 @@ func (p *Prover) Look(ctx context.Context) error {
 	}
 	began, last := time.Now(), scrub.Summary{}
 	s, err := scrub.Run(ctx, scrub.Options{
-		Index: p.index, Store: p.store, Repository: p.opts.Repository, Holder: p.holder, Log: p.opts.Log,
+		Index: p.index, Store: p.store, Repository: p.opts.Repository, Journal: p.opts.Journal, Holder: p.holder, Log: p.opts.Log,
 		Progress: func(now scrub.Summary) { // one at a time
 			p.beat.Moved()
-			p.opts.Metrics.Read(now.Read.Requests-last.Read.Requests, now.Read.Bytes-last.Read.Bytes, now.Damaged-last.Damaged)
+			p.opts.Metrics.Read(now.Packs()-last.Packs(), now.Read.Bytes-last.Read.Bytes, now.Damaged-last.Damaged)
+			p.opts.Metrics.ReadJournal(now.Journal-last.Journal, now.DamagedJournal-last.DamagedJournal)
 			last = now
 		},
 	})
@@ -96,8 +98,11 @@ func (p *Prover) Look(ctx context.Context) error {
 		p.opts.Log.Debug("another scrubber proves packs, will try again")
 		err = nil
 	}
-	if s.Read.Requests > 0 {
+	if s.Packs() > 0 {
 		p.opts.Log.Info("packs proven", "proven", s.Proven, "adopted", s.Adopted, "damaged", s.Damaged, "bytes", s.Read.Bytes, "limited", s.Limited, "seconds", time.Since(began).Seconds())
+	}
+	if s.Journal > 0 {
+		p.opts.Log.Info("objects of the journal proven", "objects", s.Journal, "damaged", s.DamagedJournal, "limited", s.Limited)
 	}
 	return errors.Join(err, p.measure(ctx))
 }
@@ -108,10 +113,13 @@ func (p *Prover) measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	age := time.Duration(0)
-	if !s.Oldest.IsZero() {
-		age = max(0, s.Now.Sub(s.Oldest))
+	age := func(since time.Time) time.Duration {
+		if since.IsZero() {
+			return 0
+		}
+		return max(0, s.Now.Sub(since))
 	}
-	p.opts.Metrics.State(age, s.Within, s.UnprovenPacks, s.LatePacks, s.DamagedPacks)
+	p.opts.Metrics.State(age(s.Oldest), s.Within, s.UnprovenPacks, s.LatePacks, s.DamagedPacks)
+	p.opts.Metrics.Journal(age(s.JournalOldest), s.JournalLate, s.JournalDamaged)
 	return nil
 }
