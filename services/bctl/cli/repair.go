@@ -215,9 +215,9 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 }
 
 // proveAgain proves the packs in objects that were put back, and those that a scrub has found
-// damaged: nothing but their checksums shows whether they were damaged before they were copied. What
-// that does not prove, because a scrub runs or this user may not note proofs, a scrub proves later.
-// It fails if what was put back is damaged.
+// damaged: nothing but their checksums shows whether they were damaged before they were copied.
+// What that does not prove, because a scrub runs or this user may not note proofs, a scrub proves
+// later. It fails if what was put back is damaged.
 func (c *repairCommand) proveAgain(ctx context.Context, names []string) error {
 	if len(names) == 0 {
 		return nil
