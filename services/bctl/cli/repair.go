@@ -174,6 +174,9 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 		if o.Opener != nil {
 			source.Content = mirror.ProveContent(r.object.ID, o.Opener, o.HashKey)
 		}
+		source.Damaged = func(name string, why error) {
+			c.app.note("the mirror's copy of %s is damaged too, and is not put back: %v", name, why)
+		}
 		repairing.PutBack = func(ctx context.Context, findings []*check.Finding) ([]string, error) {
 			return source.putBack(ctx, r, findings)
 		}
