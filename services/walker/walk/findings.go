@@ -29,10 +29,14 @@ const (
 
 	// Child tasks per slice: early slices make many, to spread the tree; later slices make only as
 	// many as keep walkers busy.
-	earlyChildren      = 32
-	laterChildren      = 8
-	earlyGenerations   = 2
-	laterChildMinimum  = 16 // the fewest directories that a child of a later slice starts from
+	earlyChildren    = 32
+	laterChildren    = 8
+	earlyGenerations = 2
+	// The fewest directories that a child of a later slice starts from, unless they would take
+	// longer than this, one after another.
+	laterChildMinimum = 16
+	laterChildTime    = 2 * time.Second
+
 	pageOverheadBytes  = 64
 	pathOverheadBytes  = 8
 	nameOverheadBytes  = 24 // of a page's name: its key is long
@@ -81,6 +85,9 @@ type findings struct {
 	batchContent             int64
 	// Expected time to read the batch, counting only the filer's answers.
 	batchWait time.Duration
+
+	directories int // that were walked, and how long that took
+	took        time.Duration
 }
 
 func newFindings(svc *Service, task *backup.WalkTask) *findings {
@@ -100,6 +107,8 @@ func (f *findings) walked(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.part.Counts.WalkSeconds += d.Seconds()
+	f.directories++
+	f.took += d
 }
 
 func (f *findings) add(ctx context.Context, c contribution) error {
@@ -235,7 +244,11 @@ func (f *findings) children(ctx context.Context, directories []string, generatio
 	}
 	children := earlyChildren
 	if generation >= earlyGenerations || f.svc.opts.Alone {
-		children = min(laterChildren, (n+laterChildMinimum-1)/laterChildMinimum)
+		least := laterChildMinimum
+		if f.took > 0 {
+			least = max(min(least, int(laterChildTime*time.Duration(f.directories)/f.took)), 1)
+		}
+		children = min(laterChildren, (n+least-1)/least)
 	}
 	size := min((n+children-1)/children, childDirectories)
 	slices.SortFunc(directories, comparePaths)

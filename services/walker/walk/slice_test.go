@@ -444,6 +444,30 @@ func TestNamesFit(t *testing.T) {
 	}
 }
 
+// A later slice makes more children of the same directories if a filer is slow.
+func TestChildrenOfASlowFiler(t *testing.T) {
+	f := newFixture(t, nil)
+	task := f.rootTask()
+	for _, test := range []struct {
+		each        time.Duration
+		directories int
+		want        int
+	}{{0, 16, 1}, {time.Millisecond, 16, 1}, {time.Millisecond, 17, 2}, {400 * time.Millisecond, 16, 4}, {2 * time.Second, 6, 6}, {time.Minute, 100, laterChildren}} {
+		r := newFindings(f.svc, task)
+		for range 3 {
+			r.walked(test.each)
+		}
+		directories := make([]string, test.directories)
+		for i := range directories {
+			directories[i] = fmt.Sprint(i)
+		}
+		must(t, r.children(t.Context(), directories, earlyGenerations))
+		if n := len(r.part.Children); n != test.want {
+			t.Errorf("%d directories of %v each: %d children, want %d", test.directories, test.each, n, test.want)
+		}
+	}
+}
+
 func TestComparePaths(t *testing.T) {
 	path := rapid.Custom(func(rt *rapid.T) string {
 		return strings.Join(rapid.SliceOfN(rapid.StringOfN(rapid.SampledFrom([]rune("a!\x01\u00ff")), 1, 3, -1), 0, 3).Draw(rt, "names"), "/")
