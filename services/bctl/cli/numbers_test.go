@@ -22,9 +22,10 @@ var textFlags = strings.Fields(`config mirror committer pruner cpuprofile mempro
 var numbers = map[string][]string{
 	"concurrency": {"1025", "1000000000"}, "limit": {"9999999999"}, "latest": {"9999999999"}, "walk-tasks": {"65537", "9999999999"}, "read-batches": {"65537"},
 	"read-rate": {"-1MB/s", "99999EB", "50 apples", "0.1"}, "exclude-larger-than": {"-1MB", "99999EB", "NaN", "0.5"},
-	"price-per-gb-month": {"0", "NaN", "Inf", "1e9", "2 cents"},
-	"max-unused":         {"-1%", "101%", "NaN", "1%%", "ten"},
-	"bytes":              {"-1%", "101%", "1.5%"}, "min-bytes": {"-1MB", "0.5"}, "min-snapshots": {"0", "1000001"}, "operators": {"0", "11"},
+	"price-per-gb-month":      {"0", "NaN", "Inf", "1e9", "2 cents"},
+	"price-per-1000-requests": {"NaN", "1e3", "0.0000000001", "9999999999999"}, "price-per-gib": {"2 cents"}, "max-cost": {"-0.5"},
+	"max-unused": {"-1%", "101%", "NaN", "1%%", "ten"},
+	"bytes":      {"-1%", "101%", "1.5%"}, "min-bytes": {"-1MB", "0.5"}, "min-snapshots": {"0", "1000001"}, "operators": {"0", "11"},
 	"packs": {"0", "9999999999"}, "shares": {"1", "51"}, "needed": {"1", "51"},
 	"max-bytes": {"-1MB", "99999EB"}, "max-requests": {"9999999999"}, "proven-within": {"-26h", "1000000h"},
 	"files": {"100001", "9999999999"}, "max-size": {"0", "-1MB", "99999EB", "0.5"}, "seed": {"0", "1.5", "18446744073709551616"}, "drill": {"-1d", "sometimes", "1ns"},
