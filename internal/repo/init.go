@@ -36,6 +36,9 @@ type Created struct {
 	// existed before, and Init does not change it.
 	Signer     seal.Signer
 	SignerNote bool
+	// FoundKeys: the committer key existed, and the repository has its id. An interrupted Init has
+	// left it, or it is that of another repository.
+	FoundKeys bool
 }
 
 // Check returns an error if Init would fail because of the recipients or the identity file. It
@@ -131,6 +134,7 @@ func (k *keys) makeCommitter(o Options, result *Created) error {
 		if k.committer, err = seal.ParseCommitterKey(data); err != nil {
 			return unusable(fmt.Errorf("%s: %w", o.CommitterKeyPath, err))
 		}
+		result.FoundKeys = true
 		return nil
 	}
 	var none *keyError

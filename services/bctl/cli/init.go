@@ -171,6 +171,10 @@ func (c *initCommand) lostStore(ctx context.Context, i index.Index) error {
 // report prints what was created, and which files to keep elsewhere.
 func (c *initCommand) report(made *repo.Created, s store.Store) error {
 	a := c.app
+	if made.FoundKeys {
+		a.note("the committer key %s existed, so the repository has its id, %v. If another repository has this key, do not use this one: "+
+			"two repositories of one id take each other's work. Delete its index and store, and run bctl init without the keys of the other", made.CommitterKeyPath, made.Repository.ID)
+	}
 	if a.json {
 		return a.print(struct {
 			Repository   string   `json:"repository"`
