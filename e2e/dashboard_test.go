@@ -36,10 +36,14 @@ func TestDashboardIsAnswered(t *testing.T) {
 	}
 	f := fleet.New(t, fleet.Options{Walkers: -1, Readers: -1, Committers: -1})
 	targets := map[string]string{}
-	for _, kind := range []string{"walker", "reader", "committer", "pruner"} {
+	for _, kind := range []string{"walker", "reader", "committer", "pruner", "scrubber"} {
 		targets[kind] = freeAddress(t)
 		f.Service(kind, "BCTL_HTTP_LISTEN="+targets[kind])
 	}
+	targets["mirror"] = freeAddress(t)
+	mirror := *f.Client
+	mirror.Env = append(slices.Clone(mirror.Env), "BCTL_HTTP_LISTEN="+targets["mirror"], "BCTL_MIRROR="+filepath.Join(t.TempDir(), "mirror"), "BCTL_MIRROR_EVERY=1s")
+	mirroring := mirror.Start("mirror", "run", "--watch")
 	p := startPrometheus(t, program, targets)
 
 	tree := filepath.Join(t.TempDir(), "tree")
@@ -60,9 +64,11 @@ func TestDashboardIsAnswered(t *testing.T) {
 		}
 		f.Shard(scheduled, t.TempDir())
 		f.Backup(fleet.BackupArgs(tree)...)
+		f.Must("drill")
 		return p.answerAll(t, panels)
 	})
 	p.keep(t, panels)
+	mirroring.Kill()
 
 	var rules struct {
 		Groups []struct {

@@ -35,6 +35,9 @@ type ParityMade struct {
 	// Waiting are objects without parity, of which there are too few for a group.
 	Waiting      int
 	WaitingBytes int64
+	// Late are objects without parity that could not get it: they are damaged, or the store has
+	// refused the parity of their groups.
+	Late int
 }
 
 // A candidate is an object that may become a member of a new group.
@@ -195,6 +198,10 @@ func (t *tending) round(ctx context.Context) (again bool, err error) {
 			return true, nil
 		case errors.Is(err, fs.ErrPermission), errors.Is(err, store.ErrFull):
 			t.refused, t.incomplete = true, true
+			for _, late := range groups[n:] {
+				objects, _ := countNew(late)
+				t.result.Parity.Late += objects
+			}
 			t.Log.Warn("no parity is made, because the store does not let it be written (renew the permissions of the pruner, or make room); packs of parity groups stay", "error", err)
 			return false, nil
 		case err != nil:
@@ -327,6 +334,7 @@ func (t *tending) survivors(opened map[backup.PackID]map[index.StoredObject]bool
 
 // waiting returns the objects that have no parity and are needed, if new groups are wanted.
 func (t *tending) waiting(ctx context.Context, stays map[index.StoredObject]bool, candidates []candidate) (all []candidate, err error) {
+	t.result.Parity.Late = 0
 	if t.Parity.Parity == 0 || t.needed == nil {
 		return nil, nil
 	}
@@ -349,10 +357,14 @@ func (t *tending) waiting(ctx context.Context, stays map[index.StoredObject]bool
 	for i := range t.packs {
 		k := &t.packs[i]
 		o := k.StoredObject()
-		if not[o] || !isNeeded[o] || t.skip[o] {
+		if not[o] || !isNeeded[o] {
 			continue
 		}
 		not[o] = true
+		if t.skip[o] {
+			t.result.Parity.Late++
+			continue
+		}
 		c := candidate{Member: parity.Member{Snapshot: k.Snapshot, Object: k.Object, Bytes: k.Bytes}}
 		if k.Sealed != (backup.PackID{}) { // there may be more in the object
 			if c.Bytes, err = t.sizeOf(ctx, &c); err != nil {

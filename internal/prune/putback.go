@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -324,10 +325,18 @@ type ParityReport struct {
 	ObjectBytes  int64
 	Without      int   // objects that have none, and are kept
 	WithoutBytes int64 // of their packs
+	Damaged      int   // groups with a member that scrubs have found to be damaged
+}
+
+// A ParityIndex is the part of the index that ReadParity uses.
+type ParityIndex interface {
+	Packs(ctx context.Context) iter.Seq2[index.Pack, error]
+	DamagedPacks(ctx context.Context) ([]index.PackToProve, error)
+	ParityGroups(ctx context.Context) iter.Seq2[index.ParityGroup, error]
 }
 
 // ReadParity returns how much of a repository has parity, as the index knows it.
-func ReadParity(ctx context.Context, idx Index) (r ParityReport, err error) {
+func ReadParity(ctx context.Context, idx ParityIndex) (r ParityReport, err error) {
 	sizes := map[index.StoredObject]int64{}
 	for k, err := range idx.Packs(ctx) {
 		if err != nil {
@@ -336,6 +345,14 @@ func ReadParity(ctx context.Context, idx Index) (r ParityReport, err error) {
 		if !k.Deleting && !k.Gone {
 			sizes[k.StoredObject()] += k.Bytes
 		}
+	}
+	packs, err := idx.DamagedPacks(ctx)
+	if err != nil {
+		return r, err
+	}
+	damaged := map[index.StoredObject]bool{}
+	for i := range packs {
+		damaged[packs[i].StoredObject()] = true
 	}
 	for row, err := range idx.ParityGroups(ctx) {
 		if err != nil {
@@ -349,6 +366,9 @@ func ReadParity(ctx context.Context, idx Index) (r ParityReport, err error) {
 		g, _, err := parity.Parse(row.Description)
 		if err != nil {
 			continue // bctl check names it
+		}
+		if slices.ContainsFunc(g.Members, func(m parity.Member) bool { return damaged[objectOf(&m)] }) {
+			r.Damaged++
 		}
 		for i := range g.Members {
 			o := objectOf(&g.Members[i])

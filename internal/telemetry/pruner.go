@@ -19,6 +19,7 @@ type Pruner struct {
 	condemned, rows, passed           prometheus.Gauge
 	passes                            prometheus.Histogram
 	retries                           *Retries
+	parity                            *Parity
 }
 
 // passBuckets range from a second to nine hours.
@@ -55,9 +56,18 @@ func (m *Metrics) Pruner() *Pruner {
 		passed:       m.gauge("bctl_prune_pass_timestamp_seconds", "When this pruner last completed a pass, or saw that another pruner leads, in seconds since 1970; 0: never.").WithLabelValues(),
 		passes:       prometheus.NewHistogram(prometheus.HistogramOpts{Name: "bctl_prune_pass_seconds", Help: "Time of one pass.", Buckets: passBuckets}),
 		retries:      m.Retries("prune"),
+		parity:       m.parity(),
 	}
 	m.registry.MustRegister(p.passes)
 	return p
+}
+
+// Parity returns the metrics of parity groups.
+func (p *Pruner) Parity() *Parity {
+	if p == nil {
+		return nil
+	}
+	return p.parity
 }
 
 // Deleted counts what a pass has deleted, also one that failed later.

@@ -2,8 +2,10 @@ package embedded_test
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -282,7 +284,9 @@ func TestNoParityOfDamagedPacks(t *testing.T) {
 	w.protect(prune.Options{MaxUnused: 1, NoParity: true})
 	damaged := w.packsOf(&w.snapshots[3])[0]
 	w.flip(damaged, func(n int) int { return n / 2 })
-	w.protect(prune.Options{Parity: testLayout, MaxUnused: 1})
+	if made := w.protect(prune.Options{Parity: testLayout, MaxUnused: 1}); made.Late != 1 {
+		t.Errorf("%+v", made)
+	}
 	for _, g := range w.groups() {
 		if slices.Contains(g.Names(), damaged) {
 			t.Fatalf("%s is damaged, and has parity", damaged)
@@ -290,12 +294,41 @@ func TestNoParityOfDamagedPacks(t *testing.T) {
 	}
 	w.must(os.WriteFile(w.path(damaged), []byte(want[damaged]), 0o600))
 	w.protect(prune.Options{MaxUnused: 1, NoParity: true})
-	w.protect(prune.Options{Parity: testLayout, MaxUnused: 1})
+	if made := w.protect(prune.Options{Parity: testLayout, MaxUnused: 1}); made.Late != 0 {
+		t.Errorf("%+v", made)
+	}
 	report, err := prune.ReadParity(t.Context(), w.index)
 	w.must(err)
 	if report.Without > 0 {
 		t.Errorf("%+v", report)
 	}
+}
+
+// A store that takes no parity leaves the objects late that a group could have, and no others.
+func TestRefusedParityIsLate(t *testing.T) {
+	w := newParityWorld(t, 6)
+	w.protect(prune.Options{MaxUnused: 1, NoParity: true})
+	objects := len(w.objects())
+	o := prune.Options{Parity: testLayout, MaxUnused: 1, Store: noParity{w.Store}, Holder: "refused", Log: slog.New(slog.DiscardHandler)}
+	r, err := embedded.Prune(t.Context(), w.index, w.Keys, w.LockDir, o)
+	w.must(err)
+	if r.Parity.Late == 0 || r.Parity.Late != r.Parity.Waiting || r.Parity.Late > objects || r.Parity.Groups > 0 {
+		t.Errorf("%+v, of %d objects", r.Parity, objects)
+	}
+	o.Parity = parity.Layout{Members: 100, Parity: 1} // there are too few for a group
+	if r, err = embedded.Prune(t.Context(), w.index, w.Keys, w.LockDir, o); err != nil || r.Parity.Late > 0 || r.Parity.Waiting == 0 {
+		t.Errorf("%+v, %v", r.Parity, err)
+	}
+}
+
+// A noParity is a store that refuses parity objects.
+type noParity struct{ store.Store }
+
+func (s noParity) Put(ctx context.Context, name string, data []byte) error {
+	if strings.HasPrefix(name, store.ParityPrefix) {
+		return fs.ErrPermission
+	}
+	return s.Store.Put(ctx, name, data)
 }
 
 // newStaleGroup returns a repository with a group that was made when one of its packs was damaged,

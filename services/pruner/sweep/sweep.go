@@ -70,6 +70,7 @@ type Options struct {
 // Index is the part of the index that a Sweeper uses.
 type Index interface {
 	prune.Index
+	prune.ParityIndex
 	PruneWork(ctx context.Context) (index.PruneWork, error)
 }
 
@@ -87,6 +88,7 @@ type Sweeper struct {
 	swept    time.Time // when this process has swept a section
 	stop     int64     // the newest of the stops that were measured
 	measured time.Time // when that was
+	parity   time.Time // when parity was measured; zero: it is to be measured
 }
 
 // New returns a Sweeper.
@@ -107,6 +109,7 @@ func New(idx Index, s store.Store, o Options) *Sweeper {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.Metrics.MayStayUnused(float64(o.MaxUnused) / 100)
+	o.Metrics.Parity().Wanted(o.Parity.Parity > 0)
 	return &Sweeper{index: idx, store: s, opts: o, holder: o.Worker + "-" + rand.Text()[:8]}
 }
 
@@ -150,6 +153,7 @@ func (s *Sweeper) Look(ctx context.Context) error {
 	s.opts.Metrics.Waiting(age(work.CondemnedSince, work.Now), age(work.RowsSince, work.Now))
 	if prune.Idle(work, s.options()) {
 		s.opts.Metrics.Space(work.Kept, work.Unused, 0)
+		s.opts.Metrics.Parity().Left(0, 0) // or the last pass would not be complete
 		return s.rest(ctx)
 	}
 	if !s.last.IsZero() && work.State == s.done && time.Since(s.last) < s.opts.Interval {
@@ -174,7 +178,8 @@ func (s *Sweeper) Look(ctx context.Context) error {
 	if again {
 		s.last = time.Time{}
 	}
-	return nil
+	s.parity = time.Time{}
+	return s.measureParity(ctx)
 }
 
 // age returns how long something has lasted that began at since; 0: it has not begun.
@@ -188,7 +193,7 @@ func age(since, now time.Time) time.Duration {
 // rest does what is left to do while there is nothing to delete.
 func (s *Sweeper) rest(ctx context.Context) error {
 	s.opts.Metrics.Well(time.Now())
-	if err := s.measureStopped(ctx); err != nil {
+	if err := errors.Join(s.measureStopped(ctx), s.measureParity(ctx)); err != nil {
 		return err
 	}
 	return s.section(ctx)
@@ -268,9 +273,11 @@ func (s *Sweeper) pass(ctx context.Context) (again bool, err error) {
 	s.opts.Metrics.Deleted(result.Packs, result.Bytes, result.Versions, result.Snapshots)
 	s.opts.Metrics.Thinned(result.Thinned, result.Freed, result.Copied)
 	s.opts.Metrics.Locked(result.Extended, result.Locked, result.LockedBytes)
+	s.opts.Metrics.Parity().Made(result.Parity.Groups, result.Parity.Bytes, result.Parity.Ended)
 	if err != nil {
 		return false, err
 	}
+	s.opts.Metrics.Parity().Left(result.Parity.Late, result.Parity.Held)
 	took := time.Since(began)
 	s.opts.Metrics.Passed(took)
 	s.opts.Metrics.Space(result.KeptBytes, result.Unused, 0)

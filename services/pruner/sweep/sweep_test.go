@@ -179,24 +179,26 @@ func TestMetricsOfStoppedPasses(t *testing.T) {
 	f.failed(1000)
 	m := telemetry.NewMetrics("pruner", "test")
 	pruner := f.pruner(sweep.Options{Metrics: m.Pruner(), Interval: time.Hour})
-	want := func(values ...string) {
-		t.Helper()
-		text := gathered(t, m)
-		for _, value := range values {
-			if !strings.Contains(text, value+"\n") {
-				t.Errorf("no %s in\n%s", value, text)
-			}
-		}
-	}
 	f.look(pruner, 1)
 	f.look(pruner, 0)
-	want("bctl_prune_kept_bytes 1000", "bctl_prune_unused_bytes 1000", "bctl_prune_deletable_bytes 1000", "bctl_prune_stopped_forgetting_bytes 0", "bctl_prune_condemned_age_seconds 0")
+	wantMetrics(t, m, "bctl_prune_kept_bytes 1000", "bctl_prune_unused_bytes 1000", "bctl_prune_deletable_bytes 1000", "bctl_prune_stopped_forgetting_bytes 0", "bctl_prune_condemned_age_seconds 0")
 	stops, err := f.Stops(t.Context())
 	f.must(err)
 	_, err = f.Confirm(t.Context(), stops[0].ID, "me", "")
 	f.must(err)
 	f.look(pruner, 1)
-	want("bctl_prune_kept_bytes 0", "bctl_prune_unused_bytes 0", "bctl_prune_deletable_bytes 0", "bctl_prune_rows_age_seconds 0", "bctl_prune_max_unused_ratio 0.1")
+	wantMetrics(t, m, "bctl_prune_kept_bytes 0", "bctl_prune_unused_bytes 0", "bctl_prune_deletable_bytes 0", "bctl_prune_rows_age_seconds 0", "bctl_prune_max_unused_ratio 0.1")
+}
+
+// wantMetrics checks samples of metrics.
+func wantMetrics(t *testing.T, m *telemetry.Metrics, samples ...string) {
+	t.Helper()
+	text := gathered(t, m)
+	for _, sample := range samples {
+		if !strings.Contains(text, "\n"+sample+"\n") {
+			t.Errorf("no %s in\n%s", sample, text)
+		}
+	}
 }
 
 // gathered returns the metrics as Prometheus reads them.
