@@ -49,7 +49,7 @@ var Privileges = []Privilege{
 	{"committer", may("UPDATE"), in("catalog_numbers"), of("last")},
 	// Each role that writes compares the index with the store. A pruner announces deletions.
 	{"committer", may("SELECT"), in("lost_snapshots", "removed_snapshots"), nil},
-	{"operator", may("SELECT"), in("catalog_numbers", "lost_snapshots"), nil},
+	{"operator", may("SELECT"), in("catalog_numbers", "catalogs", "lost_snapshots"), nil},
 	{"pruner", may("SELECT"), in("catalog_numbers", "lost_snapshots"), nil},
 	{"pruner", may("UPDATE"), in("catalog_numbers"), of("deletions")},
 	// A lock of a row needs this privilege.

@@ -17,7 +17,8 @@ type Comparing interface {
 	// Unended returns those of the snapshots that, according to the index, are running, or that it
 	// does not know and has never known.
 	Unended(ctx context.Context, ids []backup.SnapshotID) ([]backup.SnapshotID, error)
-	// LastCatalog returns the greatest number that NextCatalog has returned.
+	// LastCatalog returns the greatest number that NextCatalog has returned, or of a catalog that is
+	// written.
 	LastCatalog(ctx context.Context) (int64, error)
 	// Incarnation returns a text that changes when the tables of the index are replaced, or when
 	// its server is started. It costs no more than a round trip.

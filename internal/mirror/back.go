@@ -167,6 +167,9 @@ type Source struct {
 	state  *state
 	// Content, if not nil, proves the content of a pack, with an identity.
 	Content func(ctx context.Context, name string, data []byte) error
+	// Damaged, if not nil, is called with each object that PutBack does not put back because the
+	// mirror's copy is damaged, or is gone.
+	Damaged func(name string, why error)
 }
 
 // NewSource opens the mirror of a repository. Errors: ErrOther, and those of the mirror.
@@ -208,6 +211,13 @@ func (s *Source) PutBack(ctx context.Context, to store.Store, name string) (bool
 		}
 	}
 	if !good.whole() {
+		why := good.err
+		if good.gone {
+			why = backup.ErrNotFound
+		}
+		if s.Damaged != nil {
+			s.Damaged(name, why)
+		}
 		return false, nil
 	}
 	// Without a note or an identity, a pack may be damaged more than the one that it would replace.

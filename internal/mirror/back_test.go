@@ -95,7 +95,16 @@ func TestPutBack(t *testing.T) {
 	}
 	w.flip(w.from, m.packs[0], 1000)
 	w.flip(w.to, m.packs[0], 2000)
+	var refused []string
+	source.Damaged = func(name string, why error) {
+		if refused = append(refused, name); !errors.Is(why, backup.ErrCorrupt) {
+			t.Errorf("%s: %v", name, why)
+		}
+	}
 	back(m.packs[0], false)
+	if !slices.Equal(refused, m.packs[:1]) {
+		t.Errorf("copies of %q are damaged, want %q", refused, m.packs[:1])
+	}
 	if _, err := NewSource(t.Context(), w.to, backup.NewRepositoryID(), w.signing.Signer()); !errors.Is(err, ErrOther) {
 		t.Errorf("another repository: %v", err)
 	}

@@ -312,3 +312,20 @@ func FuzzProve(f *testing.F) {
 		}
 	})
 }
+
+// What the doctor has put into the store belongs to no backup, and is not copied.
+func TestTestObjectsAreNotCopied(t *testing.T) {
+	w := newWorld(t)
+	w.snapshot()
+	for _, name := range []string{store.PackName(backup.SnapshotID{}, backup.PackID{}), "doctor/1"} {
+		w.must(w.from.Put(t.Context(), name, []byte("a test")))
+	}
+	for range 2 {
+		if s, err := Run(t.Context(), w.options()); err != nil || len(s.Problems) > 0 {
+			t.Errorf("%+v, %v", s.Problems, err)
+		}
+	}
+	if n := len(w.objects(w.from)) - len(w.objects(w.to)); n != 2 {
+		t.Errorf("the mirror lacks %d objects, want the two of the doctor", n)
+	}
+}

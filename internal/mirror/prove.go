@@ -79,18 +79,18 @@ func (p *Prover) Prove(name string, data []byte) error {
 }
 
 // isOurs reports whether an object of this name can belong to a repository. bctl leaves all others
-// alone.
+// alone. The doctor's test objects are those of no snapshot.
 func isOurs(name string) bool {
-	ok := name == store.ConfigName
+	ok, of := name == store.ConfigName, backup.SnapshotID{1}
 	switch {
 	case strings.HasPrefix(name, store.PacksPrefix):
-		_, _, ok = store.ParsePackName(name)
+		of, _, ok = store.ParsePackName(name)
 	case strings.HasPrefix(name, store.ParityPrefix):
 		_, _, ok = store.ParseParityName(name)
 	case strings.HasPrefix(name, store.SegmentsPrefix):
-		_, _, _, ok = store.ParseSegmentName(name)
+		of, _, _, ok = store.ParseSegmentName(name)
 	case strings.HasPrefix(name, store.CommitsPrefix):
-		_, _, ok = store.ParseCommitName(name)
+		of, _, ok = store.ParseCommitName(name)
 	case strings.HasPrefix(name, store.CatalogPrefix):
 		_, ok = store.ParseCatalogName(name)
 	case strings.HasPrefix(name, store.IndexPrefix):
@@ -100,7 +100,7 @@ func isOurs(name string) bool {
 	case strings.HasPrefix(name, store.WrapsPrefix):
 		_, _, ok = store.ParseWrapsName(name)
 	}
-	return ok
+	return ok && of != backup.SnapshotID{}
 }
 
 // damaged reports whether an error concerns one object only: its bytes are wrong, or of a version

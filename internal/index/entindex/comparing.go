@@ -44,7 +44,7 @@ func (x *Index) Unended(ctx context.Context, ids []backup.SnapshotID) (unended [
 
 // LastCatalog implements index.Comparing.
 func (x *Index) LastCatalog(ctx context.Context) (last int64, err error) {
-	err = x.query(ctx, `SELECT last FROM catalog_numbers`, nil, func(scan func(...any) error) error { return scan(&last) })
+	err = x.query(ctx, selectLastCatalog, nil, func(scan func(...any) error) error { return scan(&last) })
 	return last, err
 }
 
@@ -78,6 +78,11 @@ const (
 	raiseNumber  = `UPDATE shards SET last_number = $1 WHERE shard_key = $2 AND last_number < $1`
 	raiseCatalog = `UPDATE catalog_numbers SET last = $1 WHERE last < $1`
 	lowerCatalog = `UPDATE catalog_numbers SET last = $1 - 1 WHERE last >= $1`
+	dropCatalog  = `DELETE FROM catalogs WHERE sequence >= $1`
+
+	// Committers that were built before schema version 15 take the number after that of the newest
+	// catalog, and do not change catalog_numbers.
+	selectLastCatalog = `SELECT max(number) FROM (SELECT last AS number FROM catalog_numbers UNION ALL SELECT max(sequence) FROM catalogs) AS numbers`
 )
 
 // MarkOld implements index.Comparing. NextCatalog gives no number twice because of it: no catalog
@@ -86,7 +91,12 @@ func (x *Index) MarkOld(ctx context.Context, catalog int64) error {
 	if catalog < 1 {
 		return nil
 	}
-	return x.exec(ctx, Durable, lowerCatalog, catalog)
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		if err := tx.exec(ctx, lowerCatalog, catalog); err != nil {
+			return err
+		}
+		return tx.exec(ctx, dropCatalog, catalog)
+	})
 }
 
 // AcceptLoss implements index.Comparing.

@@ -44,6 +44,11 @@ func testComparing(t *testing.T, fresh func(testing.TB) Database) {
 	if last, err := f.x.LastCatalog(f.ctx); err != nil || last != number {
 		t.Errorf("last catalog %d, %v, want %d", last, err, number)
 	}
+	number++ // a committer that is older than NextCatalog has written it
+	f.must(f.x.CatalogWritten(f.ctx, index.WrittenCatalog{Sequence: number, Written: time.Now()}))
+	if last, err := f.x.LastCatalog(f.ctx); err != nil || last != number {
+		t.Errorf("last catalog %d, %v, want %d, which is written", last, err, number)
+	}
 	lost := []index.LostSnapshot{{ID: stranger, Shard: first.Shard.Key, Number: 40}}
 	for _, catalog := range []int64{0, number + 1, number} { // only the last one makes it old
 		f.must(f.x.MarkOld(f.ctx, catalog))

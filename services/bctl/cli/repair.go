@@ -166,14 +166,11 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 	repairing.Check.Progress, repairing.Check.Begin = nil, nil
 	repairing.Check.Store, repairing.Check.Affected = r.store, nil
 	if c.app.cfg.Mirror.URL != "" {
-		source, err := c.app.mirrorSource(ctx, r)
+		source, err := c.mirror(ctx, r, &o)
 		if err != nil {
 			return repair.Summary{}, err
 		}
 		defer source.close()
-		if o.Opener != nil {
-			source.Content = mirror.ProveContent(r.object.ID, o.Opener, o.HashKey)
-		}
 		repairing.PutBack = func(ctx context.Context, findings []*check.Finding) ([]string, error) {
 			return source.putBack(ctx, r, findings)
 		}
@@ -212,6 +209,21 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 			"Is all of the store there? If it is, run %s, and then this command again", s.what(), s.confirmation())
 	}
 	return s, err
+}
+
+// mirror opens the mirror. With an identity, it proves the content of what it puts back.
+func (c *repairCommand) mirror(ctx context.Context, r *repository, o *check.Options) (*mirrorSource, error) {
+	source, err := c.app.mirrorSource(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if o.Opener != nil {
+		source.Content = mirror.ProveContent(r.object.ID, o.Opener, o.HashKey)
+	}
+	source.Damaged = func(name string, why error) {
+		c.app.note("the mirror's copy of %s is damaged too, and is not put back: %v", name, why)
+	}
+	return source, nil
 }
 
 // proveAgain proves the packs in objects that were put back, and those that a scrub has found

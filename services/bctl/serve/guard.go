@@ -94,6 +94,11 @@ func (g *guard) ready(ctx context.Context) error {
 	g.mu.Lock()
 	why := g.why
 	g.mu.Unlock()
+	if of, ok := errors.AsType[*store.Error](why); ok {
+		all := *of
+		all.Name = "" // it is the same for all objects, and for all readers
+		return &all
+	}
 	if why != nil {
 		return why
 	}
