@@ -93,7 +93,7 @@ scrape_configs:
 				}
 				rest = after
 			}
-			for _, added := range []string{prometheus + "/bctl/alerts.yaml", "job_name: bctl-walker", "job_name: bctl-reader", "job_name: bctl-committer", "job_name: bctl-pruner", "job_name: bctl-scrubber"} {
+			for _, added := range []string{prometheus + "/bctl/alerts.yaml", "job_name: bctl-walker", "job_name: bctl-reader", "job_name: bctl-committer", "job_name: bctl-pruner", "job_name: bctl-scrubber", "job_name: bctl-mirror"} {
 				if strings.Count(has, added) != 1 {
 					t.Errorf("%q is not added once:\n%s", added, has)
 				}

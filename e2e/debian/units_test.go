@@ -61,7 +61,7 @@ func TestUnitsAreValidAndSandboxed(t *testing.T) {
 // meanwhile.
 func TestUnitsGiveTimeToStop(t *testing.T) {
 	const most = 60 // seconds that worker.stop_timeout is to stay below: docs/configuration.md
-	for _, name := range []string{"bctl-walker@.service", "bctl-reader@.service", "bctl-committer.service", "bctl-pruner.service", "bctl-scrubber.service"} {
+	for _, name := range []string{"bctl-walker@.service", "bctl-reader@.service", "bctl-committer.service", "bctl-pruner.service", "bctl-scrubber.service", "bctl-mirror.service"} {
 		unit := read(t, "deploy/systemd/"+name)
 		found := regexp.MustCompile(`(?m)^TimeoutStopSec=(\d+)s$`).FindStringSubmatch(unit)
 		if found == nil {

@@ -63,8 +63,8 @@ func TestCommandsOfTheDocumentation(t *testing.T) {
 			}
 		}
 	}
-	if len(secrets) != 2*5 {
-		t.Errorf("five Deployments have had the Secrets %v, want two each: one before the rotation and one after it", secrets)
+	if len(secrets) != 2*5+1 {
+		t.Errorf("five Deployments have had the Secrets %v, want two each: one before the rotation and one after it; and the mirror has had one", secrets)
 	}
 	var chart struct{ Volumes map[string]any }
 	if data, err := os.ReadFile(values); err != nil || yaml.UnmarshalStrict(data, &chart) != nil || chart.Volumes["keda"] == nil {

@@ -65,8 +65,8 @@ func TestOverlaysHaveWhatTheyShould(t *testing.T) {
 		}
 		sites := map[string]int{"single-site": 1, "two-sites": 2}[f.overlay]
 		for kind, want := range map[string]int{
-			"Deployment": 3 + 2*sites, "PodDisruptionBudget": 3 + 2*sites, "Job": 1, "Pod": 1,
-			"ScaledObject": 4 * (sites - 1), "TriggerAuthentication": sites - 1, "PodMonitor": 5 * (sites - 1),
+			"Deployment": 4 + 2*sites, "PodDisruptionBudget": 4 + 2*sites, "Job": 1, "Pod": 1,
+			"ScaledObject": 4 * (sites - 1), "TriggerAuthentication": sites - 1, "PodMonitor": 6 * (sites - 1),
 		} {
 			if counts[kind] != want {
 				t.Errorf("%d of kind %s, want %d", counts[kind], kind, want)

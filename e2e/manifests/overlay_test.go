@@ -23,8 +23,11 @@ const (
 	tree       = repository + "/deploy/kubernetes"
 )
 
-// overlays are all that there are, each with its folder operator, which is applied by itself.
+// overlays are all that there are.
 var overlays = []string{"single-site", "two-sites"}
+
+// byThemselves are the folders of an overlay that it does not contain.
+var byThemselves = []string{"operator", "mirror"}
 
 // directory is of files that all tests of this binary share.
 var directory string
@@ -116,10 +119,17 @@ func makeFleet(t *testing.T, overlay string) *fleet {
 	for _, name := range []string{"worker.key", "committer.key", "identity.txt"} { // bctl init makes them there
 		writeFile(t, filepath.Join(f.installation, "admin", name), []byte(name+" of a repository\n"))
 	}
+	writeFile(t, filepath.Join(f.installation, "mirror", "mirror-credentials"), []byte("[default]\naws_access_key_id = mirror\naws_secret_access_key = second\n"))
 	if output, err := exec.Command(filepath.Join(copied, "identities.sh"), f.installation, root).CombinedOutput(); err != nil {
 		t.Fatalf("identities.sh: %v\n%s", err, output)
 	}
-	f.objects = append(f.build(t, root), f.build(t, filepath.Join(root, "operator"))...)
+	f.objects = f.build(t, root)
+	if _, ok := find[*appsv1.Deployment](f, "mirror"); ok {
+		t.Errorf("%s has a mirror that nobody asked for", overlay)
+	}
+	for _, name := range byThemselves {
+		f.objects = append(f.objects, f.build(t, filepath.Join(root, name))...)
+	}
 	return f
 }
 

@@ -113,7 +113,7 @@ func TestNetworkPolicies(t *testing.T) {
 	const nats, postgres, store = 4222, 5432, 443
 	want := map[string][]int{
 		"committer": {store, nats, postgres}, "reader": {store, nats, postgres}, "operator": {store, nats, postgres}, "pruner": {store, nats, postgres}, "scrubber": {store, nats, postgres},
-		"walker": {nats, postgres}, "migrate": {postgres},
+		"walker": {nats, postgres}, "migrate": {postgres}, "mirror": {store},
 	}
 	eachPod(t, func(t *testing.T, f *fleet, p podOf) {
 		var out []int

@@ -49,7 +49,7 @@ func (i Identity) home() string {
 func (p *Plan) serverName(r Role) string { return string(r) + "." + p.Name }
 
 // services are the roles that serve metrics.
-var services = []Role{Committer, Walker, Reader, Pruner, Scrubber}
+var services = []Role{Committer, Walker, Reader, Pruner, Scrubber, Mirror}
 
 // settingsFiles returns the settings of each identity in its newest generation, and its credentials
 // for the store.
@@ -127,7 +127,7 @@ func (p *Plan) settings(i Identity) group {
 	if i.Role.sited() {
 		s["worker"] = group{"site": i.Site}
 	}
-	if slices.Contains(services, i.Role) || i.Role == Mirror {
+	if slices.Contains(services, i.Role) {
 		s["http"] = group{
 			"listen": net.JoinHostPort(p.httpHost(), strconv.Itoa(httpPort)), "cert_file": certificateName, "key_file": keyName,
 			"client_ca_file": authoritiesName, "clients": p.watchers(),
@@ -195,7 +195,8 @@ func prometheusFiles(p *Plan) ([]File, error) {
 	var text bytes.Buffer
 	text.WriteString(strings.TrimLeft(`
 # Written by bctl deploy. You write the targets: targets-walker.yml, targets-reader.yml, targets-committer.yml,
-# targets-pruner.yml and targets-scrubber.yml in the directory of this file, each a list such as
+# targets-pruner.yml, targets-scrubber.yml and, with a mirror, targets-mirror.yml in the directory of this file, each
+# a list such as
 #   - targets: ["walker1.example.com:9464", "walker2.example.com:9464"]
 `, "\n"))
 	err := encodeYAML(&text, group{"scrape_configs": jobs})

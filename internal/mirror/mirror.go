@@ -47,6 +47,8 @@ type Options struct {
 	Workers int
 
 	Now func() time.Time // nil: time.Now
+	// Reached, if not nil, is called when both stores have answered.
+	Reached func()
 	// Progress, if not nil, is called with the progress, also concurrently.
 	Progress func(Progress)
 }
@@ -134,6 +136,9 @@ func Run(ctx context.Context, o Options) (Summary, error) {
 	p, err := newPass(ctx, o)
 	if err != nil {
 		return Summary{}, err
+	}
+	if p.Reached != nil {
+		p.Reached()
 	}
 	err = p.run(ctx)
 	if !p.DryRun {

@@ -26,7 +26,7 @@ type mirroring struct {
 	retries *telemetry.Retries
 
 	mu  sync.Mutex
-	why error // why the last pass has failed; nil: it has not
+	why error // why the stores are not known to answer; nil: they do
 }
 
 // Mirror makes one pass of a mirror after another, until ctx is done. It needs the two stores, and
@@ -40,7 +40,7 @@ func Mirror(ctx context.Context, c *config.Config, log *slog.Logger, o mirror.Op
 		return err
 	}
 	defer m.close()
-	w := &mirroring{monitoring: m, c: c, o: o, measure: m.metrics.Mirror(), retries: m.metrics.Retries("mirror")}
+	w := &mirroring{monitoring: m, c: c, o: o, measure: m.metrics.Mirror(), retries: m.metrics.Retries("mirror"), why: errNotReached}
 	w.health.Depends(needStore, func(context.Context) error { return w.failed() })
 	w.log.Info("mirror started")
 	for ctx.Err() == nil {
@@ -48,13 +48,21 @@ func Mirror(ctx context.Context, c *config.Config, log *slog.Logger, o mirror.Op
 		if ctx.Err() != nil {
 			break
 		}
-		w.mu.Lock()
-		w.why = err
-		w.mu.Unlock()
+		w.reached(err)
 		loop.Pause(ctx, max(c.Mirror.Every, time.Second))
 	}
 	w.log.Info("mirror stopped")
 	return nil
+}
+
+// errNotReached is why a mirror is not ready before its first pass has reached both stores.
+var errNotReached = errors.New("the two stores have not answered yet")
+
+// reached notes that both stores have answered, or why they have not.
+func (w *mirroring) reached(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.why = err
 }
 
 func (w *mirroring) failed() error {
@@ -75,7 +83,7 @@ func (w *mirroring) pass(ctx context.Context) error {
 	defer from.Close()
 	defer to.Close() // everything that was put is durable
 	o := w.o
-	o.From, o.To = from, to
+	o.From, o.To, o.Reached = from, to, func() { w.reached(nil) }
 	s, err := mirror.Run(ctx, o)
 	w.measure.Copied(s.Copied, s.CopiedBytes, s.Deleted)
 	stopped, braked := errors.AsType[*mirror.BrakeError](err)
