@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -241,4 +242,36 @@ func leftovers(t *testing.T, dir string) []string {
 		names = append(names, e.Name())
 	}
 	return names
+}
+
+// A directory of which all objects are deleted while it is listed ends there.
+func TestListOfADirectoryThatIsDeleted(t *testing.T) {
+	s, err := Create(filepath.Join(t.TempDir(), "store"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	names := []string{"packs/a/1", "packs/a/2", "packs/b/1"}
+	for _, name := range names {
+		if err := s.Put(t.Context(), name, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listed := map[string]bool{}
+	for o, err := range s.List(t.Context(), "packs/") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed[path.Dir(o.Name)] = true
+		for _, name := range names {
+			if path.Dir(name) == path.Dir(o.Name) {
+				if err := s.Delete(t.Context(), name); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if len(listed) != 2 {
+		t.Errorf("listed objects of %v", listed)
+	}
 }

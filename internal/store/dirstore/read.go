@@ -167,7 +167,7 @@ func (l *lister) list(directory, begin string) error {
 				return err
 			}
 		}
-		if err == io.EOF {
+		if err == io.EOF || errors.Is(err, fs.ErrNotExist) { // deleted while it is read
 			return nil
 		}
 		if err != nil {
