@@ -14,21 +14,26 @@ import (
 // journal returns the objects from which the index could be rebuilt: the commit records and
 // segments of the snapshots, the newest catalog, and the copies of the index.
 func (c *checker) journal(ctx context.Context) (objects []object, err error) {
-	unrecorded, err := c.unrecorded(ctx)
-	if err != nil {
-		return nil, err
-	}
 	forgotten, err := c.Index.Forgotten(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range c.shards {
-		of, err := c.journalOf(ctx, s, unrecorded, forgotten)
+		of, err := c.journalOf(ctx, s, forgotten)
 		if err != nil {
 			return nil, err
 		}
 		objects = append(objects, of...)
 	}
+	// Read last: a snapshot may have been committed meanwhile, and its record follows.
+	unrecorded, err := c.unrecorded(ctx)
+	if err != nil {
+		return nil, err
+	}
+	objects = slices.DeleteFunc(objects, func(o object) bool {
+		id, _, is := store.ParseCommitName(o.name)
+		return is && unrecorded[id]
+	})
 	if c.Only != nil {
 		return objects, nil
 	}
@@ -59,7 +64,7 @@ func (c *checker) unrecorded(ctx context.Context) (map[backup.SnapshotID]bool, e
 }
 
 // journalOf returns the records and segments of a shard.
-func (c *checker) journalOf(ctx context.Context, s *shard, unrecorded map[backup.SnapshotID]bool, forgotten []index.Forgotten) (objects []object, err error) {
+func (c *checker) journalOf(ctx context.Context, s *shard, forgotten []index.Forgotten) (objects []object, err error) {
 	journals, err := c.journals(ctx, s.ID, forgotten)
 	if err != nil {
 		return nil, err
@@ -79,11 +84,9 @@ func (c *checker) journalOf(ctx context.Context, s *shard, unrecorded map[backup
 			}
 		}
 		gone := func(ctx context.Context) (bool, error) { return c.replaced(ctx, s.ID, j) }
-		if !unrecorded[j.ID] {
-			o := c.signed(store.AmendedName(j.ID, j.Sequence), Record, s, j.Number, j.Number)
-			o.gone = gone
-			objects = append(objects, o)
-		}
+		record := c.signed(store.AmendedName(j.ID, j.Sequence), Record, s, j.Number, j.Number)
+		record.gone = gone
+		objects = append(objects, record)
 		// Later snapshots are based on it, up to the next checkpoint.
 		until := last
 		for _, next := range journals[i+1:] {
