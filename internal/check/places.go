@@ -148,10 +148,12 @@ func (p *part) look(ids, seen []backup.ChunkID) {
 		if p.in(&ids[i]) && !p.has.has(&ids[i]) {
 			p.note(p.missing, &ids[i])
 		}
-		if p.needs != nil {
-			p.mu.Lock()
+	}
+	if p.needs != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for i := range ids {
 			p.needs.add(&ids[i])
-			p.mu.Unlock()
 		}
 	}
 }

@@ -71,23 +71,23 @@ func needed(ctx context.Context, places PlaceReader, f *Finding) (*Finding, erro
 }
 
 // ProveSigned reads an object of the journal, and verifies its signature, without a key. It returns
-// what is damaged, or nil, and the bytes that were read. An object that is gone is not damaged: the
+// what is damaged, or nil. An object that is gone is not damaged: the
 // check of the level Objects knows which ones there must be.
-func ProveSigned(ctx context.Context, s Getter, repository backup.RepositoryID, signer seal.Signer, name string) (*Finding, int64, error) {
+func ProveSigned(ctx context.Context, s Getter, repository backup.RepositoryID, signer seal.Signer, name string) (*Finding, error) {
 	data, err := s.Get(ctx, name, pack.MaxBytes)
 	if errors.Is(err, backup.ErrNotFound) {
-		return nil, 0, nil
+		return nil, nil
 	}
 	if err == nil {
 		err = pack.Verify(data, name, repository, signer)
 	}
 	switch {
 	case err == nil:
-		return nil, int64(len(data)), nil
+		return nil, nil
 	case fatal(err):
-		return nil, 0, err
+		return nil, err
 	}
-	return &Finding{Kind: kindOf(name), Object: name, Text: err.Error()}, int64(len(data)), nil
+	return &Finding{Kind: kindOf(name), Object: name, Text: err.Error()}, nil
 }
 
 // A Getter is the part of a store that returns whole objects.

@@ -115,6 +115,7 @@ func (l *links) compare(path string, e, have *backup.Entry) (what linkDifference
 
 // linkKey is a digest of what the listing has of a file: all but its name, ctime, flags, and number
 // of names.
+//
 // Names of one inode that differ in it show states of different times, or holes that the file
 // server has reported in different ways: these may be one file at the target, and need not be.
 func linkKey(was *origin, e *backup.Entry) [16]byte {

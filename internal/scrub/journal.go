@@ -149,7 +149,7 @@ func isJournal(name string) bool {
 
 // signed proves an object of the journal.
 func (r *run) signed(ctx context.Context, s *index.JournalSlice, name string) error {
-	f, _, err := check.ProveSigned(ctx, r.Journal.Store, r.Repository, r.Journal.Signer, name)
+	f, err := check.ProveSigned(ctx, r.Journal.Store, r.Repository, r.Journal.Signer, name)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package entindex
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"slices"
 
@@ -80,20 +81,12 @@ func (p *PageRow) patch(open *OpenPage, plain []byte) error {
 	}
 	v.Listing = plain
 	p.Digest = listing.Digest(&v)
-	base, stored := open.Base, open.BaseListing
-	if base == 0 {
-		base, stored = open.First, open.Listing
+	if cmp.Or(open.Base, open.First) >= p.Number { // this snapshot began the base, and may replace it now
+		p.Listing = listing.AppendPatch(nil, nil, plain)
+		return nil
 	}
-	id := p.id()
-	if base < p.Number { // otherwise this snapshot began it, and may replace it now
-		old, err := listing.Plain(Whole(stored, nil))
-		if err == nil && len(old) <= listing.MaxPatchedBytes {
-			if patch := listing.AppendPatch(nil, old, plain); len(patch) <= id.maxPatch(len(stored)) {
-				p.Listing, p.Base = patch, base
-				return nil
-			}
-		}
-	}
-	p.Listing = listing.AppendPatch(nil, nil, plain)
+	name := p.id()
+	var of preparation
+	p.Listing, p.Base = of.store(&name, open, plain, nil)
 	return nil
 }
