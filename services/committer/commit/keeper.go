@@ -42,7 +42,7 @@ type times struct {
 }
 
 var keeperTimes = times{
-	term: 10 * time.Second, renew: 2 * time.Second, streams: 5 * time.Second, strays: 2 * time.Second, govern: time.Second, note: time.Second, record: 30 * time.Second,
+	term: 10 * time.Second, renew: 2 * time.Second, streams: 5 * time.Second, strays: time.Second, govern: time.Second, note: time.Second, record: 30 * time.Second,
 	lease: 10 * time.Second,
 }
 
