@@ -62,24 +62,28 @@ func (a *app) listServices(ctx context.Context, which *services) error {
 		if err != nil {
 			return err
 		}
-		found := which.among(all)
-		now := time.Now()
-		slices.SortStableFunc(found, func(a, b flow.Instance) int { return cmp.Compare(urgency(&a), urgency(&b)) })
-		if len(found) > 0 {
-			if err := printList(a, pointers(found), serviceTable(now), newServiceJSON); err != nil {
+		return a.printServices(all, which.among(all))
+	})
+}
+
+// printServices prints the services found among all.
+func (a *app) printServices(all, found []flow.Instance) error {
+	now := time.Now()
+	slices.SortStableFunc(found, func(a, b flow.Instance) int { return cmp.Compare(urgency(&a), urgency(&b)) })
+	if len(found) > 0 {
+		if err := printList(a, pointers(found), serviceTable(now), newServiceJSON); err != nil {
+			return err
+		}
+	}
+	if !a.json {
+		for _, line := range reasonLines(found) {
+			if err := writeLines(a.out, wrap(line, a.width())); err != nil {
 				return err
 			}
 		}
-		if !a.json {
-			for _, line := range reasonLines(found) {
-				if err := writeLines(a.out, wrap(line, a.width())); err != nil {
-					return err
-				}
-			}
-		}
-		a.noteServices(all, found)
-		return nil
-	})
+	}
+	a.noteServices(all, found)
+	return nil
 }
 
 // noteServices prints what the table cannot show: missing services.
