@@ -27,5 +27,5 @@ func TestStatusWhilePostgresHangs(t *testing.T) {
 		t.Errorf("it has ended while Postgres hangs: %s", status.Wait())
 	}
 	f.Postgres.Resume()
-	expect(t, status.Wait(), 0, "no snapshot is running")
+	expect(t, status.Wait(), 0, "No snapshot is running")
 }

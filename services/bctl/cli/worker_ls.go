@@ -32,7 +32,8 @@ first. STATE is
   drained    it has no work and can be stopped
   silent     it does not answer; the age of its last message is shown
   lost       it ended without notice, or was silent for long; removed from the
-             list an hour after its last message
+             list an hour after its last message, or after 30 seconds if another
+             service of the same role, site and name answers
 
 IN HAND is the number of its tasks and batches; the number that wait for their
 filer follows in parentheses. RATE is the entries found (walker) or the bytes
