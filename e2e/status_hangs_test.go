@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,7 +19,7 @@ func TestStatusWhilePostgresHangs(t *testing.T) {
 	f.Postgres.Pause()
 	status := f.Start("status")
 	fleet.Await(t, "the note that the index does not answer", func() bool {
-		return strings.Contains(status.Stderr(), "the index does not answer yet: running snapshots are not known")
+		return strings.Contains(status.Stderr(), "the index does not answer: running snapshots are not known")
 	})
 	fleet.Await(t, "the services to be listed", func() bool {
 		return strings.Contains(status.Stdout(), f.Walkers[0].Name) && strings.Contains(status.Stdout(), f.Committers[0].Name)
@@ -27,5 +28,13 @@ func TestStatusWhilePostgresHangs(t *testing.T) {
 		t.Errorf("it has ended while Postgres hangs: %s", status.Wait())
 	}
 	f.Postgres.Resume()
-	expect(t, status.Wait(), 0, "No snapshot is running")
+	printed(t, status.Wait(), "No snapshot is running")
+
+	away := *f.Client // Postgres refuses connections
+	away.Env = append(slices.Clip(f.Env), "BCTL_INDEX=postgres://127.0.0.1:1/none?sslmode=disable")
+	out := away.Run("status")
+	expect(t, out, 1, "the index does not answer: running snapshots are not known")
+	if !strings.Contains(out.Stdout, f.Walkers[0].Name) {
+		t.Errorf("the services are not listed: %s", out)
+	}
 }

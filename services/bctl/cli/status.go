@@ -38,6 +38,7 @@ type statusCommand struct {
 	looks  []*overview // of the watch, within ratesOver: the oldest first
 	// answers ends what is shown until the index answers. It may be called again.
 	answers func()
+	listed  bool // the services, meanwhile
 }
 
 func newStatus(a *app) *cobra.Command {
@@ -108,6 +109,10 @@ func (c *statusCommand) run(ctx context.Context) error {
 	defer c.answers()
 	i, err := c.app.openIndex(ctx, toRead)
 	if err != nil {
+		c.answers()
+		if errors.Is(err, backup.ErrUnavailable) && c.app.cfg.Fleet() && !c.app.json && !c.listed {
+			c.listServices(ctx)
+		}
 		return err
 	}
 	defer i.Close()
@@ -154,11 +159,13 @@ func (c *statusCommand) listServices(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil: // the index has answered
 	case crew.err != nil:
-		c.app.note("the index does not answer yet, and the services are not known: %v", crew.err)
+		c.app.note("the index does not answer, and the services are not known: %v", crew.err)
 	default:
-		c.app.note("the index does not answer yet: running snapshots are not known")
+		c.listed = true
+		c.app.note("the index does not answer: running snapshots are not known")
 		// If the output has ended, the command fails when it prints its result.
 		_ = c.app.printServices(crew.services, crew.services)
+		fmt.Fprintln(c.app.out)
 	}
 }
 
