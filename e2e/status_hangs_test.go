@@ -8,8 +8,8 @@ import (
 	"github.com/bctl/bctl/e2e/fleet"
 )
 
-// While Postgres hangs, bctl status lists the services, which answer over NATS, and says why it does
-// not list the snapshots. When Postgres answers, it shows the rest.
+// While Postgres hangs, bctl status lists the services, which answer over NATS, and says why it
+// does not list the snapshots. When Postgres answers, it shows the rest.
 func TestStatusWhilePostgresHangs(t *testing.T) {
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1, OwnPostgres: true})

@@ -47,8 +47,9 @@ func TestReaderKilledBeforeItReports(t *testing.T) {
 	checkNothingLeft(t, f)
 }
 
-// killUnreported makes a backup whose first reader is killed before it reports its batch. It returns
-// how long after that the batch was handed out again, if it was before there was another reader.
+// killUnreported makes a backup whose first reader is killed before it reports its batch. It
+// returns how long after that the batch was handed out again, if it was before there was another
+// reader.
 func killUnreported(t *testing.T, f *fleet.Fleet, tree string) (took time.Duration, again bool) {
 	t.Helper()
 	victim := f.Service("reader")

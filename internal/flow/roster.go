@@ -20,8 +20,8 @@ const (
 	// silentAfter is how long a service with an open connection may be silent before it counts as
 	// lost.
 	silentAfter = 25 * time.Second
-	// sameNameFor is how long after its last description a lost service is shown of whose name, role
-	// and site another is present.
+	// sameNameFor is how long after its last description a lost service is shown of whose name,
+	// role and site another is present.
 	sameNameFor = 30 * time.Second
 	// introduceWithin is how long the services have to describe themselves to a committer that has
 	// just started.

@@ -59,8 +59,8 @@ type Plan struct {
 }
 
 // PutBack is the reason of snapshots that have failed because they were running when the index was
-// copied, and the copy was put back. Their shards need no pause before the next snapshot: nothing of
-// them has failed.
+// copied, and the copy was put back. Their shards need no pause before the next snapshot: nothing
+// of them has failed.
 const PutBack = "the index was put back while it ran"
 
 // An Unplanned is a shard that has to be planned, with the input for its plan. Its Deadline is that

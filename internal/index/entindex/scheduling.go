@@ -128,7 +128,8 @@ WHERE h.last_number > h.last_good_number AND (
 	LIMIT 1) = 1`
 
 // endedNotGood describes the ended snapshots that are not good. It searches only shards whose last
-// snapshot has a higher number than their last good one. whichFailed is newestFailed, or restricts it.
+// snapshot has a higher number than their last good one. whichFailed is newestFailed, or restricts
+// it.
 func (x *Index) endedNotGood(ctx context.Context, whichFailed string, args ...any) (notGood, error) {
 	failed, err := mapOf[int64, time.Time](ctx, x.query, whichFailed, args...)
 	if err != nil {

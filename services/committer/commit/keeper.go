@@ -214,9 +214,9 @@ func (s *Service) expireFuture(ctx context.Context) error {
 // differ from this one's.
 const longLease = time.Hour
 
-// expireLeases ends the leases of all work, and reports whether there were any. There are none at the
-// first start of a fleet, also if a snapshot was begun before: then the streams are new, and nothing
-// was lost with them.
+// expireLeases ends the leases of all work, and reports whether there were any. There are none at
+// the first start of a fleet, also if a snapshot was begun before: then the streams are new, and
+// nothing was lost with them.
 func (s *Service) expireLeases(ctx context.Context) (some bool, err error) {
 	work, err := s.Index.InHand(ctx, time.Time{}, 1)
 	if err != nil {

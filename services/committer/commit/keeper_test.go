@@ -101,8 +101,8 @@ func TestKeeperFailsOver(t *testing.T) {
 	}
 }
 
-// A snapshot was begun before the first committer of a fleet starts: it makes the streams, and warns
-// of no loss.
+// A snapshot was begun before the first committer of a fleet starts: it makes the streams, and
+// warns of no loss.
 func TestFirstStreamsAreNoLoss(t *testing.T) {
 	f := newFixture(t)
 	f.queue()

@@ -17,8 +17,8 @@ import (
 // there. If the keeper is wrong nevertheless, because a committer was paused before it sent the
 // message, the work is done twice, and its first result counts (I3).
 //
-// Work that was delivered to a worker and that no worker reports is not a stray, because its message
-// is not acknowledged: see unreported.go.
+// Work that was delivered to a worker and that no worker reports is not a stray, because its
+// message is not acknowledged: see unreported.go.
 
 // maxStrays bounds the assigned work that is compared with the queues; the rest follows later.
 const maxStrays = 1 << 14

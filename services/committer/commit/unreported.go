@@ -12,9 +12,9 @@ import (
 // A worker reports the work that it takes within milliseconds. If its process dies in between,
 // nobody knows that it had the work, and the queue waits for an acknowledgement. Therefore the
 // keeper compares the work that was delivered and that no worker has reported (strays.look) with
-// the workers of its site: if one of them is not connected to NATS any more, the work is reassigned.
-// Without a lost worker it is not, because reports may be late. If the keeper is wrong nevertheless,
-// the work is done twice, and its first result counts (I3). See
+// the workers of its site: if one of them is not connected to NATS any more, the work is
+// reassigned. Without a lost worker it is not, because reports may be late. If the keeper is wrong
+// nevertheless, the work is done twice, and its first result counts (I3). See
 // docs/decisions/0048-work-that-was-not-reported.md.
 
 const (
@@ -73,8 +73,8 @@ func (l *workers) wasPresent(name string) bool {
 	return l.of[name] != nil && l.of[name].present
 }
 
-// toLook returns the workers to check: those that are new, those of queues with unreported work, and
-// those that were absent at the last look.
+// toLook returns the workers to check: those that are new, those of queues with unreported work,
+// and those that were absent at the last look.
 func (l *workers) toLook(unreported map[siteQueue][]index.Held, now time.Time) (names []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -184,8 +184,8 @@ func TestScheduler(t *testing.T) {
 	f.tick(s)
 }
 
-// A snapshot that has failed because the index was put back while it ran is made up for at once, and
-// not after the pause after a failure.
+// A snapshot that has failed because the index was put back while it ran is made up for at once,
+// and not after the pause after a failure.
 func TestPutBack(t *testing.T) {
 	f := newFixture(t)
 	f.filer("nas", nil, "a")
