@@ -105,10 +105,11 @@ func (x *Index) DropVersions(ctx context.Context, shard backup.ShardID) (dropped
 		}
 		took := time.Since(began)
 		dropped, at = dropped+n, next
-		at.limit = nextLimit(at.limit, took)
-		if err := x.Backend.GiveWay(ctx, took); err != nil {
+		busy, err := x.Backend.GiveWay(ctx, took)
+		if err != nil {
 			return dropped, err
 		}
+		at.limit = nextLimit(at.limit, took, busy)
 	}
 	return dropped, nil
 }
@@ -151,17 +152,21 @@ const (
 var PageAtOnce = 2_000
 
 const (
-	// dropFor is for about how long a transaction deletes versions: a backup waits meanwhile.
+	// dropFor is for about how long a transaction deletes versions while nobody else needs the
+	// database: a backup that begins waits meanwhile.
 	dropFor = 250 * time.Millisecond
 	// maxPageAtOnce is for how many times PageAtOnce a transaction may delete.
 	maxPageAtOnce = 20
 )
 
 // nextLimit returns how many versions the next transaction deletes page by page, given how long the
-// one before took. Large transactions cost less: what is deleted as a whole of the database's own
-// pages is not written first, and the others are written once.
-func nextLimit(limit int, took time.Duration) int {
+// one before took, and whether others need the database. Large transactions cost less: what is
+// deleted as a whole of the database's own pages is not written first, and the others are written
+// once.
+func nextLimit(limit int, took time.Duration, busy bool) int {
 	switch {
+	case busy:
+		return PageAtOnce
 	case took < dropFor/2:
 		return min(2*limit, maxPageAtOnce*PageAtOnce)
 	case took > dropFor:
