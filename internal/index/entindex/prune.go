@@ -154,7 +154,7 @@ var PageAtOnce = 2_000
 const (
 	// dropFor is for about how long a transaction deletes versions while nobody else needs the
 	// database: a backup that begins waits meanwhile.
-	dropFor = 250 * time.Millisecond
+	dropFor = time.Second
 	// maxPageAtOnce is for how many times PageAtOnce a transaction may delete.
 	maxPageAtOnce = 20
 )
