@@ -178,7 +178,12 @@ func (a *app) openRepository(ctx context.Context, to access) (*repository, error
 	if err != nil {
 		return nil, err
 	}
-	s, err := open.Store(ctx, a.cfg, false, a.log)
+	var s store.Store
+	if to == toWrite {
+		s, err = open.WriteStore(ctx, a.cfg, a.log)
+	} else {
+		s, err = open.Store(ctx, a.cfg, false, a.log)
+	}
 	if err != nil {
 		if gone := a.storeGone(ctx, i, err); gone != nil {
 			err = gone
@@ -230,7 +235,7 @@ func (a *app) lookAtStore(ctx context.Context, r *repository) error {
 	defer cancel()
 	once := *a.cfg
 	once.Store.Retry = -1
-	s, err := open.Store(asking, &once, false, a.log)
+	s, err := open.WriteStore(asking, &once, a.log)
 	if err == nil {
 		r.store = s
 		if r.object, err = repo.Check(asking, s, r.index); err == nil {
