@@ -57,6 +57,7 @@ type IndexReader interface {
 	ListShards(ctx context.Context, f index.ShardFilter) ([]index.ShardStatus, error)
 	Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error)
 	Pages(ctx context.Context, id backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error]
+	ToReread(ctx context.Context) iter.Seq2[index.PageID, error]
 	ParityGroups(ctx context.Context) iter.Seq2[index.ParityGroup, error]
 	LocateReadable(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error)
 }
