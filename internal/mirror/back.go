@@ -194,6 +194,12 @@ func (s *Source) Has(name string) bool {
 	return h.isHere()
 }
 
+// Bytes returns the length of an object of the mirror.
+func (s *Source) Bytes(name string) int64 {
+	h := s.state.get(name)
+	return h.listed
+}
+
 // PutBack puts an object of the mirror into the store, in place of what is there, if the mirror's
 // is whole and differs. It reports whether it did. Other errors than false concern the stores.
 func (s *Source) PutBack(ctx context.Context, to store.Store, name string) (bool, error) {

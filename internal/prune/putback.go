@@ -41,7 +41,11 @@ func PutBack(ctx context.Context, o Options, damaged []string) (PutBackObjects, 
 		return p.PutBackObjects, nil
 	}
 	err := p.lead(ctx, func(ctx context.Context) error {
-		if err := p.run(ctx, damaged); err != nil {
+		err := p.run(ctx, damaged)
+		if len(p.Names) > 0 {
+			err = errors.Join(err, p.Index.NotePutBack(context.WithoutCancel(ctx), index.FromParity, len(p.Names), p.PutBackObjects.Bytes))
+		}
+		if err != nil {
 			return err
 		}
 		return p.endGroups(ctx, p.Misled)

@@ -171,7 +171,7 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 			return repair.Summary{}, err
 		}
 		defer source.close()
-		repairing.PutBack = func(ctx context.Context, findings []*check.Finding) ([]string, error) {
+		repairing.PutBack = func(ctx context.Context, findings []*check.Finding) ([]string, int64, error) {
 			return source.putBack(ctx, r, findings)
 		}
 	}
