@@ -204,6 +204,7 @@ func (o *Options) fromMirror(ctx context.Context, s *Summary) (err error) {
 	c := o.Check
 	c.Proven, c.Affected = nil, nil
 	c.Read = func(id backup.PackID) bool { return damaged[id] }
+	c.Suspect = c.Read // what was put back may be damaged in part
 	again, err := check.Run(ctx, c)
 	s.Report = &again
 	if !slices.ContainsFunc(again.Findings, func(f *check.Finding) bool { return f.Kind == check.Pack || f.Kind == check.Parity }) {
