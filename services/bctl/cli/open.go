@@ -112,6 +112,9 @@ func (a *app) noIndex(ctx context.Context, err error) error {
 	if !errors.Is(err, backup.ErrNoRepository) || a.cfg.Store.URL == "" {
 		return err
 	}
+	if a.cfg.Index.URL == "" { // as on the machine of a mirror: nothing is lost
+		return fmt.Errorf("%w. These settings name a store, and no index (index.url)", err)
+	}
 	s, storeErr := open.Store(ctx, a.cfg, false, a.log)
 	if storeErr != nil {
 		return err
@@ -178,12 +181,7 @@ func (a *app) openRepository(ctx context.Context, to access) (*repository, error
 	if err != nil {
 		return nil, err
 	}
-	var s store.Store
-	if to == toWrite {
-		s, err = open.WriteStore(ctx, a.cfg, a.log)
-	} else {
-		s, err = open.Store(ctx, a.cfg, false, a.log)
-	}
+	s, err := a.openStore(ctx, to)
 	if err != nil {
 		if gone := a.storeGone(ctx, i, err); gone != nil {
 			err = gone
@@ -211,6 +209,14 @@ func (a *app) openRepository(ctx context.Context, to access) (*repository, error
 		return nil, err
 	}
 	return r, nil
+}
+
+// openStore opens the store.
+func (a *app) openStore(ctx context.Context, to access) (store.Store, error) {
+	if to == toWrite {
+		return open.WriteStore(ctx, a.cfg, a.log)
+	}
+	return open.Store(ctx, a.cfg, false, a.log)
 }
 
 // openToRegister is openRepository for a command that only registers work for services. It does not

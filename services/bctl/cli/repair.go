@@ -64,9 +64,10 @@ large share of what is stored would be dropped, the brake stops the command
 the command needs the configuration of the admin.
 
 --from-parity only puts back what parity has. It needs no identity and drops
-nothing. It looks for objects of parity groups that are missing or have another
-length; with --read-data it reads all of them. In a fleet with roles, it needs
-the configuration of the pruner, who alone may write and delete packs.`,
+nothing. It looks for objects of parity groups that are missing, have another
+length, or were damaged at their last scrub; with --read-data it reads all of
+them. In a fleet with roles, it needs the configuration of the pruner, who alone
+may write and delete packs.`,
 		Example: `  bctl repair --dry-run
   bctl repair
   bctl repair --read-data --yes

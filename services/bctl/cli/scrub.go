@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"sync/atomic"
 	"time"
 
@@ -112,8 +111,8 @@ func (c *scrubCommand) failed(err error) error {
 		return &busyError{err.Error() + "; run this command again when that has ended"}
 	case errors.Is(err, process.ErrInterrupted):
 		c.app.term.println("Run the command again to continue; what was proven is not read again.")
-	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w (in a fleet with roles, only scrubbers and the admin note proofs: start bctl scrubber)", err)
+	case errors.Is(err, index.ErrRefused):
+		return fmt.Errorf("%w (in a fleet with roles, only the service bctl scrubber and the admin note proofs)", err)
 	}
 	return err
 }

@@ -7,8 +7,34 @@ import (
 
 	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/store"
 )
+
+// What a scrub has found, a search for what parity can put back finds too, without reading all.
+func TestParityOfWhatScrubsHaveNoted(t *testing.T) {
+	w := newParityWorld(t, 6)
+	find := func() []string {
+		t.Helper()
+		names, err := prune.FindInGroups(t.Context(), prune.Options{Index: w.index, Store: w.Store, Holder: "tester"}, false)
+		w.must(err)
+		slices.Sort(names)
+		return names
+	}
+	damaged := []string{w.groups()[0].Members[0].Name(), w.groups()[0].Name(1)}
+	slices.Sort(damaged)
+	for _, name := range damaged {
+		w.flip(name, func(size int) int { return size / 2 })
+	}
+	if found := find(); len(found) != 0 {
+		t.Fatalf("before a scrub: %q", found)
+	}
+	_, _, err := w.scrub(w.Store, true, index.ScrubCost{})
+	w.must(err)
+	if found := find(); !slices.Equal(found, damaged) {
+		t.Errorf("after a scrub: %q, want %q", found, damaged)
+	}
+}
 
 // A scrub finds each damaged parity object, also if the limits end it in the middle of a group. A
 // check of the level objects then names it, and a repair puts it back.
