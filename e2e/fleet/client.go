@@ -279,6 +279,9 @@ func (r *Running) Done() <-chan struct{} { return r.ended }
 // Stderr is what the command has written to standard error so far.
 func (r *Running) Stderr() string { return r.stderr.String() }
 
+// Stdout is what the command has written to standard output so far.
+func (r *Running) Stdout() string { return r.stdout.String() }
+
 // Kill ends the command with SIGKILL.
 func (r *Running) Kill() {
 	r.Signal(syscall.SIGKILL)

@@ -122,6 +122,17 @@ def join(path, name):
     return path + b"/" + name if path else name
 
 
+class Group:
+    """The names of one file."""
+
+    def __init__(self, first, born):
+        self.first, self.born = first, born
+
+    def may_have(self, e):
+        """The birth times are equal, or one of them is unknown."""
+        return not any(self.born) or not any(e.btime) or self.born == e.btime
+
+
 class Restore:
     def __init__(self, store, pages, target, compare):
         self.by_ctime = "ctime" in compare
@@ -175,10 +186,11 @@ class Restore:
             return
         xattrs = self.xattrs(e)
         keys = self.link_keys(e, file_system, xattrs)
-        first = next((self.links[key] for key in keys if key in self.links), None)
-        if first:
-            os.link(self.at(first), self.at(path), follow_symlinks=False)
-            self.learn(keys, first)
+        group = next((self.links[key] for key in keys if key in self.links and self.links[key].may_have(e)), None)
+        if group:
+            os.link(self.at(group.first), self.at(path), follow_symlinks=False)
+            group.born = group.born if any(group.born) else e.btime
+            self.learn(keys, group)
             return
         if e.kind == listing.FILE:
             self.file(path, e)
@@ -187,21 +199,21 @@ class Restore:
         else:
             os.mknod(self.at(path), KINDS[e.kind] | 0o600, e.rdev)
         self.attributes(path, e, xattrs)
-        self.learn(keys, path)
+        self.learn(keys, Group(path, e.btime))
 
-    def learn(self, keys, path):
+    def learn(self, keys, group):
         for key in keys:
-            self.links.setdefault(key, path)
+            self.links.setdefault(key, group)
 
     def link_keys(self, e, file_system, xattrs):
-        """Two names are one file if they have one of these in common."""
+        """Two names are one file if they have one of these in common, and Group.may_have."""
         if e.links < 2:
             return []
-        common = (file_system, e.inode, e.kind, e.size, e.mode, e.uid, e.gid, e.mtime, e.btime, e.rdev, e.target, tuple(sorted(xattrs)))
+        common = (file_system, e.inode, e.kind, e.size, e.mode, e.uid, e.gid, e.mtime, e.rdev, e.target, tuple(sorted(xattrs)))
         keys = [(common, "content", e.depth, tuple(r.key() for r in e.refs))]
         if self.by_ctime and e.kind == listing.FILE and e.ctime[1] and not e.flags & listing.PROVISIONAL:
             keys.append((common, "ctime", e.ctime))
-        return keys
+        return [(key, e.btime) for key in keys if any(e.btime)] + keys
 
     def file(self, path, e):
         fd = os.open(self.at(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -35,9 +35,9 @@ func s3Group(p *Parts) Group {
 	case "", installation.Committer:
 		d.places = []string{"doctor/" + backup.NewPackID().String()}
 	case installation.Reader:
-		// If the second object cannot be deleted, it is the same one each time, so that only one
-		// remains.
-		d.places = []string{"doctor/" + backup.NewPackID().String(), store.PackName(noSnapshot, backup.PackID{})}
+		// The second object cannot be deleted. It has a new name each time: a store that is full
+		// accepts a put of an object that it has.
+		d.places = []string{"doctor/" + backup.NewPackID().String(), store.PackName(noSnapshot, backup.NewPackID())}
 	}
 	g := Group{Name: "store", Close: d.close}
 	const server, credentials = "store.server", "store.credentials"

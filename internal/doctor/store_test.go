@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -164,6 +165,15 @@ func TestS3Broken(t *testing.T) {
 		if names := objects(t, s); strings.Count(names, "packs/") != 1 {
 			t.Errorf("there is left: %s", names)
 		}
+		prefix := "/" + strings.TrimPrefix(s["BCTL_STORE"], "s3://") + "/"
+		found = examine(t, s.through(t, func(r *http.Request) *http.Response {
+			// A full store refuses an object that it does not have, and only that.
+			if r.Method == http.MethodPut && !slices.Contains(strings.Fields(objects(t, s)), strings.TrimPrefix(r.URL.Path, prefix)) {
+				return refuse(r, http.StatusInsufficientStorage, "XMinioStorageFull")
+			}
+			return nil
+		}, nil), installation.Reader, "store")
+		found.want(t, "store.object", doctor.Failure, "free space")
 	})
 	t.Run("overwrites, and does not check", func(t *testing.T) {
 		found := examine(t, s.through(t, nil, func(r *http.Response) {
@@ -243,10 +253,14 @@ func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f
 
 // denied is the response of a store to a forbidden request.
 func denied(r *http.Request) *http.Response {
+	return refuse(r, http.StatusForbidden, "AccessDenied")
+}
+
+func refuse(r *http.Request, status int, code string) *http.Response {
 	w := httptest.NewRecorder()
 	w.Header().Set("Content-Type", "application/xml")
-	w.WriteHeader(http.StatusForbidden)
-	fmt.Fprint(w, "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>")
+	w.WriteHeader(status)
+	fmt.Fprintf(w, "<Error><Code>%s</Code><Message>The server refuses it.</Message></Error>", code)
 	response := w.Result()
 	response.Request = r
 	return response

@@ -73,6 +73,19 @@ func (c *Conn) Announce(ctx context.Context, a Announcement) {
 	}
 }
 
+// FollowWorkers calls heard with each description that a walker or a reader publishes of itself,
+// until stop is called. It asks all of them for theirs first.
+func (c *Conn) FollowWorkers(heard func(i Instance, stops bool)) (stop func()) {
+	stop = c.listen(serviceSubject+".>", func(m *nats.Msg) {
+		if _, i, stops, err := heardService(m, time.Now()); err == nil && i.Worker() {
+			heard(i, stops)
+		}
+	})
+	// If it is lost, all services announce themselves before long.
+	_ = c.nc.PublishMsg(c.message(askSubject, nil))
+	return stop
+}
+
 // announceUnasked announces, and returns the time until the next announcement.
 func (c *Conn) announceUnasked(ctx context.Context, i Instance) time.Duration {
 	c.announce(i, false)

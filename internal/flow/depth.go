@@ -31,7 +31,8 @@ func (c *Conn) Depths(ctx context.Context, sites []string) ([]telemetry.Queue, e
 				continue
 			}
 			depth := telemetry.Queue{
-				Name: name, Waiting: info.NumPending, Unacknowledged: uint64(max(info.NumAckPending, 0)), Last: last, Floor: info.AckFloor.Stream,
+				Name: name, Waiting: info.NumPending, Unacknowledged: uint64(max(info.NumAckPending, 0)), Last: last,
+				Floor: info.AckFloor.Stream, Delivered: info.Delivered.Stream,
 			}
 			if name != "commit" {
 				depth.Site = backup.SiteName(sites[at])

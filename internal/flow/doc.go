@@ -99,7 +99,8 @@
 // because such a service may be running.
 //
 //	failure                           effect on the message
-//	handler's process dies            delivered to another after ackWait
+//	handler's process dies            delivered to another after ackWait; the keeper is faster, and
+//	                                  has it assigned again (decisions 23 and 48)
 //	handler's connection is lost      the same; the client reconnects, and asks again
 //	acknowledgement is lost           delivered again; the index refuses the second result (I3)
 //	filer does not answer             acknowledged once it has stalled: the lease holds the work

@@ -127,14 +127,18 @@ func TestSuccessorTakesThePlaceOfTheLost(t *testing.T) {
 	}
 	// One of them dies, and another is started before it counts as silent.
 	said("E", "w1", began.Add(2*time.Second))
-	r.replaceAbsent(map[string]bool{"A": true, "B": true})
+	r.replaceAbsent(map[string]bool{"A": true, "B": true}, began.Add(2*time.Second))
 	if len(r.services) != 3 || r.services[who{RoleWalker, "oslo", "A"}] != nil {
 		t.Errorf("%v, want B, C and E", r.services)
 	}
 	said("C", "w1", began.Add(3*time.Second))
-	r.replaceAbsent(map[string]bool{"C": true})
+	r.replaceAbsent(map[string]bool{"C": true}, began.Add(33*time.Second))
 	if len(r.services) != 3 {
 		t.Errorf("%v: C did not die before E began", r.services)
+	}
+	r.replaceAbsent(map[string]bool{"C": true, "B": true}, began.Add(34*time.Second))
+	if len(r.services) != 2 || r.services[who{RoleWalker, "oslo", "C"}] != nil {
+		t.Errorf("%v, want B, of whose name no other lives, and E", r.services)
 	}
 	said("D", "w1", began.Add(time.Minute))
 	if len(r.services) != 2 || r.services[who{RoleWalker, "oslo", "D"}] == nil || r.services[who{RoleWalker, "oslo", "B"}] == nil {

@@ -20,6 +20,9 @@ const (
 	// silentAfter is how long a service with an open connection may be silent before it counts as
 	// lost.
 	silentAfter = 25 * time.Second
+	// sameNameFor is how long after its last description a lost service is shown of whose name,
+	// role and site another is present.
+	sameNameFor = 30 * time.Second
 	// introduceWithin is how long the services have to describe themselves to a committer that has
 	// just started.
 	introduceWithin = 2 * time.Second
@@ -149,14 +152,17 @@ func (r *roster) replace(by *Instance, gone func(*known) bool) {
 	}
 }
 
-// replaceAbsent is replace for predecessors whose connections have ended. It forgets only those
-// that were last heard before their successor was first heard. Others are workers that were given
-// the same name.
-func (r *roster) replaceAbsent(absent map[string]bool) {
+// replaceAbsent is replace for services whose connections have ended. It forgets predecessors at
+// once: they were last heard before their successor was first heard. Others are processes that were
+// given the same name, and one of them lives: the loss of the other is shown for sameNameFor.
+func (r *roster) replaceAbsent(absent map[string]bool, now time.Time) {
 	for _, by := range r.services {
-		if !absent[by.ID] {
-			r.replace(&by.Instance, func(k *known) bool { return absent[k.ID] && k.Heard.Before(by.first) })
+		if absent[by.ID] {
+			continue
 		}
+		r.replace(&by.Instance, func(k *known) bool {
+			return absent[k.ID] && (k.Heard.Before(by.first) || now.Sub(k.Heard) > sameNameFor)
+		})
 	}
 }
 
@@ -181,8 +187,8 @@ func (r *roster) send(ctx context.Context) {
 	if err != nil {
 		absent = nil // unknown: those that are present answer themselves
 	}
-	r.replaceAbsent(absent)
 	now := time.Now()
+	r.replaceAbsent(absent, now)
 	part, kept := &bctlv1.Roster{}, now.Sub(r.since)
 	for w, k := range r.services {
 		m := serviceToWire(&k.Instance)

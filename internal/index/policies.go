@@ -58,13 +58,18 @@ type Plan struct {
 	Good backup.SnapshotNumber
 }
 
+// PutBack is the reason of snapshots that have failed because they were running when the index was
+// copied, and the copy was put back. Their shards need no pause before the next snapshot: nothing
+// of them has failed.
+const PutBack = "the index was put back while it ran"
+
 // An Unplanned is a shard that has to be planned, with the input for its plan. Its Deadline is that
 // of the previous plan if the last snapshot has failed since.
 type Unplanned struct {
 	Plan
 	LastGood time.Time // start of the last good snapshot; zero: none
 	Bad      bool      // a snapshot that is newer than the last good one was marked as bad
-	Failed   time.Time // when the newest snapshot failed; zero: it has not
+	Failed   time.Time // when the newest snapshot failed; zero: it has not, or because of PutBack
 }
 
 // Scheduling is what the scheduler does. The scheduler leads a role: its writes fail with

@@ -99,7 +99,7 @@ type Scrub struct {
 	// ParityBytes are the stored bytes of the parity objects.
 	ParityBytes int64
 
-	PutBack []PutBack // by source
+	PutBack []PutBackTotal // by source
 }
 
 // ScrubParts are the proofs of slices of the journal, or of parity groups.
@@ -127,8 +127,8 @@ const (
 	FromParity PutBackSource = "parity"
 )
 
-// A PutBack is what repairs have put back in all since the index was made.
-type PutBack struct {
+// A PutBackTotal is what repairs have put back in all since the index was made.
+type PutBackTotal struct {
 	Source         PutBackSource
 	Objects, Bytes int64
 	Last           time.Time // zero: never

@@ -84,7 +84,7 @@ func (r *rebuilding) failRunning(ctx context.Context) error {
 		return err
 	}
 	for i := range running {
-		err := r.Index.Fail(ctx, running[i].ID, "the index was put back while it ran", now)
+		err := r.Index.Fail(ctx, running[i].ID, index.PutBack, now)
 		if err != nil && !errors.Is(err, backup.ErrNotFound) {
 			return err
 		}

@@ -38,7 +38,7 @@ func TestNamesOfTheSameCtime(t *testing.T) {
 			var entries []backup.Entry
 			for _, name := range []string{"a", "b", "c", "d"} {
 				e := f.file(name, "\x00\x00data")
-				e.Nlink, e.Inode, e.Ctime = 4, 99, ctime
+				e.Nlink, e.Inode, e.Ctime, e.Btime = 4, 99, ctime, backup.Time{Sec: 1_500_000_000}
 				if name == "b" || name == "c" { // with a hole at which the others have zeros
 					e.Content.Refs = []backup.Ref{f.chunk([]byte("data"), 2)}
 					test.change(&e)
@@ -100,6 +100,58 @@ func TestNamesThatAgreeWithDifferentOnes(t *testing.T) {
 	target := t.TempDir()
 	f.restore(Options{Target: target})
 	wantGroups(t, target, "a b c")
+}
+
+// A mount may begin or cease to report birth times. A name without one is a name of the file whose
+// other names have one, in whatever order they are restored. Different birth times are those of
+// different files. The same content proves that they are one file, or the same ctime.
+func TestBirthTimesThatAreUnknown(t *testing.T) {
+	for _, test := range []struct {
+		births string // of a, b, c …; "-": unknown
+		groups []string
+	}{
+		{"--", []string{"a b"}},
+		{"1-", []string{"a b"}},
+		{"-1", []string{"a b"}},
+		{"1-1", []string{"a b c"}},
+		{"-1-1", []string{"a b c d"}},
+		{"1--1", []string{"a b c d"}},
+		{"12", []string{"a", "b"}},
+		{"1212", []string{"a c", "b d"}},
+		{"-12", []string{"a b", "c"}},
+		{"1-2", []string{"a b", "c"}},
+		{"12-", []string{"a c", "b"}},
+		{"1-212", []string{"a b d", "c e"}},
+	} {
+		for _, by := range []string{"content", "ctime"} {
+			t.Run(test.births+" "+by, func(t *testing.T) {
+				f := newFixture(t)
+				var entries []backup.Entry
+				for i, birth := range test.births {
+					e := f.file(string(rune('a'+i)), "\x00\x00data")
+					e.Nlink, e.Inode = uint32(len(test.births)), 99
+					e.Ctime = backup.Time{Sec: 1_600_000_000, Nsec: 5}
+					switch {
+					case by == "content":
+						e.Ctime.Sec += int64(i)
+					case i%2 == 1: // holes differ
+						e.Content.Refs = []backup.Ref{f.chunk([]byte("data"), 2)}
+					}
+					if e.Btime = (backup.Time{}); birth != '-' {
+						e.Btime.Sec = int64(birth)
+					}
+					entries = append(entries, e)
+				}
+				f.directory("", entries...)
+				target := t.TempDir()
+				for range 2 { // into a new target, and again
+					f.restore(Options{Target: target})
+					wantGroups(t, target, test.groups...)
+					check(t, os.Remove(filepath.Join(target, "b")))
+				}
+			})
+		}
+	}
 }
 
 // Groups of which all names were seen are forgotten, with all their keys.

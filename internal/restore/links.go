@@ -23,12 +23,16 @@ const maxGroups = 1 << 18
 type linkKey [16]byte
 
 // linkKeys returns the keys of an entry on a file system of the shard. Two names are one file if
-// they have a key in common.
+// they have a key in common, and their birth times do not differ.
 //
 // Equal refs prove that the content is the same. Different refs do not prove that it differs: which
 // parts of a file are holes depends on what the file server had in its cache, and chunks are cut at
 // holes. An equal ctime proves equality as well, because every change of a file sets its ctime to
 // the current time.
+//
+// The birth time of one of the names may be unknown: whether a mount has birth times depends on the
+// file server's kernel and on that of the walker. So there are keys with the birth time, which come
+// first, and keys without it.
 func (p *planner) linkKeys(volume int, e *backup.Entry) []linkKey {
 	b := make([]byte, 0, 256+len(e.Target))
 	number := func(numbers ...uint64) {
@@ -37,15 +41,20 @@ func (p *planner) linkKeys(volume int, e *backup.Entry) []linkKey {
 		}
 	}
 	number(uint64(volume), e.Inode, uint64(e.Kind), uint64(e.Mode), uint64(e.UID), uint64(e.GID), uint64(e.Size), e.Rdev)
-	number(uint64(e.Mtime.Sec), uint64(e.Mtime.Nsec), uint64(e.Btime.Sec), uint64(e.Btime.Nsec))
+	number(uint64(e.Mtime.Sec), uint64(e.Mtime.Nsec))
 	number(uint64(len(e.Target)))
 	b = append(b, e.Target...)
 	xattrs := p.xattrChunk(e)
 	b = append(b, xattrs[:]...)
-	keys := make([]linkKey, 0, 2)
+	keys, birthless := make([]linkKey, 0, 4), make([]linkKey, 0, 2)
 	add := func() {
 		sum := blake3.Sum256(b)
-		keys = append(keys, linkKey(sum[:]))
+		birthless = append(birthless, linkKey(sum[:]))
+		if !e.Btime.IsZero() {
+			number(uint64(e.Btime.Sec), uint64(e.Btime.Nsec))
+			sum = blake3.Sum256(b)
+			keys = append(keys, linkKey(sum[:]))
+		}
 	}
 	common := len(b)
 	if p.r.ctimeProves(e) {
@@ -53,14 +62,14 @@ func (p *planner) linkKeys(volume int, e *backup.Entry) []linkKey {
 		add()
 	}
 	b = b[:common]
-	number(byContent, uint64(e.Content.Depth))
+	number(byContent, uint64(e.Content.Depth), uint64(len(e.Content.Refs)))
 	for i := range e.Content.Refs {
 		ref := &e.Content.Refs[i]
 		b = append(b, ref.Chunk[:]...)
 		number(uint64(ref.Hole), uint64(ref.Length), uint64(ref.Span))
 	}
 	add()
-	return keys
+	return append(keys, birthless...)
 }
 
 // The proofs that a key can contain.
@@ -93,7 +102,8 @@ func (p *planner) xattrChunk(e *backup.Entry) backup.ChunkID {
 
 // A group is one file with several names. It is forgotten when all of them have been seen.
 type group struct {
-	dir, name string // of the first name, relative to the target
+	dir, name string      // of the first name, relative to the target
+	born      backup.Time // zero: of none of the names that were seen
 	seen      uint32
 	keys      []linkKey
 	state     groupState
@@ -148,7 +158,8 @@ func (l *linkGroups) join(keys []linkKey, f *file) bool {
 	}
 	var g *group
 	for _, key := range keys {
-		if g = l.groups[key]; g != nil {
+		if found := l.groups[key]; found != nil && found.mayHave(&f.e) {
+			g = found
 			break
 		}
 	}
@@ -157,12 +168,15 @@ func (l *linkGroups) join(keys []linkKey, f *file) bool {
 			f.report("link", errors.New("too many files with hard links at a time; this name becomes a copy"))
 			return false
 		}
-		f.group = &group{dir: f.dir.path, name: f.e.Name, seen: 1}
+		f.group = &group{dir: f.dir.path, name: f.e.Name, born: f.e.Btime, seen: 1}
 		l.number++
 		l.learn(f.group, keys)
 		return false
 	}
 	f.group, f.further = g, true
+	if g.born.IsZero() {
+		g.born = f.e.Btime
+	}
 	l.learn(g, keys)
 	if g.seen++; g.seen >= f.e.Nlink {
 		l.forget(g)
@@ -174,8 +188,14 @@ func (l *linkGroups) join(keys []linkKey, f *file) bool {
 	return false
 }
 
+// mayHave reports whether an entry that has a key of the group may be a name of its file: their
+// birth times are equal, or one of them is unknown.
+func (g *group) mayHave(e *backup.Entry) bool {
+	return g.born.IsZero() || e.Btime.IsZero() || g.born == e.Btime
+}
+
 // maxGroupKeys bounds the keys of one group. Its names may have been backed up in many forms.
-const maxGroupKeys = 8
+const maxGroupKeys = 16
 
 // learn registers the group under keys, except those under which a group is registered already.
 func (l *linkGroups) learn(g *group, keys []linkKey) {

@@ -109,6 +109,7 @@ func TestNamesThatDoNotAgree(t *testing.T) {
 			for i, name := range []string{"a", "b", "c", "d"} {
 				e := f.file(name, "content")
 				e.Nlink, e.Inode, e.Xattrs = 4, 99, []backup.Xattr{xattr("user.a", "1")}
+				e.Btime = backup.Time{Sec: 1_500_000_000}
 				if i == 1 || i == 3 {
 					change(f, &e)
 				}

@@ -26,8 +26,9 @@ type Queue struct {
 	Site                    string // "" for the committers' queue
 	Waiting, Unacknowledged uint64
 	// Last is the sequence of the last message of the queue's stream, which other sites share. All
-	// messages of the queue with a sequence up to Floor are acknowledged.
-	Last, Floor uint64
+	// messages of the queue with a sequence up to Floor are acknowledged, and those up to Delivered
+	// were delivered to a worker.
+	Last, Floor, Delivered uint64
 }
 
 // Held counts a filer's work in progress as reported by workers, and the part of it that waits for

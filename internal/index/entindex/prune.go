@@ -86,7 +86,7 @@ func (x *Index) Needed(ctx context.Context, without []backup.SnapshotID) (map[ba
 // versions that began after one needed snapshot, and ended before the next, are not needed. They
 // are deleted in several transactions, so that a backup does not wait for long.
 func (x *Index) DropVersions(ctx context.Context, shard backup.ShardID) (dropped int64, err error) {
-	for at := (dropCursor{below: open}); !at.end; {
+	for at := (dropCursor{below: open, limit: PageAtOnce}); !at.end; {
 		began := time.Now()
 		n, next := int64(0), at
 		err := x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
@@ -103,10 +103,13 @@ func (x *Index) DropVersions(ctx context.Context, shard backup.ShardID) (dropped
 		if err != nil {
 			return dropped, err
 		}
+		took := time.Since(began)
 		dropped, at = dropped+n, next
-		if err := x.Backend.GiveWay(ctx, time.Since(began)); err != nil {
+		busy, err := x.Backend.GiveWay(ctx, took)
+		if err != nil {
 			return dropped, err
 		}
+		at.limit = nextLimit(at.limit, took, busy)
 	}
 	return dropped, nil
 }
@@ -115,6 +118,7 @@ func (x *Index) DropVersions(ctx context.Context, shard backup.ShardID) (dropped
 type dropCursor struct {
 	begun, end bool
 	byPage     bool                  // page by page, and otherwise those that ended last first
+	limit      int                   // of a transaction, page by page
 	below      backup.SnapshotNumber // these ended before this snapshot
 	page       *PageCursor
 }
@@ -143,9 +147,34 @@ const (
 	countEndedIn = `SELECT count(*) FROM pages WHERE shard = $1 AND last_snapshot > $2 AND last_snapshot < $3`
 )
 
-// PageAtOnce is how many versions a transaction deletes page by page. Tests have few versions, and
-// so lower it.
+// PageAtOnce is how many versions the first transaction deletes page by page. Tests have few
+// versions, and so lower it.
 var PageAtOnce = 2_000
+
+const (
+	// dropFor is for about how long a transaction deletes versions while nobody else needs the
+	// database: a backup that begins waits meanwhile.
+	dropFor = time.Second
+	// maxPageAtOnce is for how many times PageAtOnce a transaction may delete.
+	maxPageAtOnce = 20
+)
+
+// nextLimit returns how many versions the next transaction deletes page by page, given how long the
+// one before took, and whether others need the database. Large transactions cost less: what is
+// deleted as a whole of the database's own pages is not written first, and the others are written
+// once.
+func nextLimit(limit int, took time.Duration, busy bool) int {
+	switch {
+	case busy:
+		return PageAtOnce
+	case took < dropFor/2:
+		return min(2*limit, maxPageAtOnce*PageAtOnce)
+	case took > dropFor:
+		return max(limit/2, PageAtOnce)
+	default:
+		return limit
+	}
+}
 
 // dropSome deletes some of the versions that no snapshot needs, and returns where the next
 // transaction continues.
@@ -162,7 +191,7 @@ func (tx *Tx) dropSome(ctx context.Context, of *ent.Shard, at dropCursor) (dropp
 	}
 	at.begun = true
 	if at.byPage {
-		dropped, at.page, err = pages.DropByPage(ctx, backup.ShardID(of.ID), numbers, at.page, PageAtOnce)
+		dropped, at.page, err = pages.DropByPage(ctx, backup.ShardID(of.ID), numbers, at.page, at.limit)
 		at.end = at.page == nil
 		return dropped, at, err
 	}

@@ -88,7 +88,7 @@ func (x *Index) Unplanned(ctx context.Context, policies []backup.PolicyID, after
 	if err != nil || len(rows) == 0 {
 		return nil, x.Backend.Wrap(err)
 	}
-	ended, err := x.endedNotGood(ctx)
+	ended, err := x.endedNotGood(ctx, newestFailed+butFor, index.PutBack)
 	if err != nil {
 		return nil, err
 	}
@@ -114,6 +114,9 @@ SELECT h.id, s.ended
 FROM shards h JOIN snapshots s ON s.shard_id = h.id AND s.number = h.last_number
 WHERE h.last_number > h.last_good_number AND s.state = 'failed' AND s.ended IS NOT NULL`
 
+// butFor passes over snapshots that have failed for one reason.
+const butFor = " AND COALESCE(s.reason, '') <> $1"
+
 // markedBad selects shards that have a bad snapshot after their last good one. LIMIT makes Postgres
 // look into the index of each of these shards, instead of reading all snapshots.
 const markedBad = `
@@ -125,9 +128,10 @@ WHERE h.last_number > h.last_good_number AND (
 	LIMIT 1) = 1`
 
 // endedNotGood describes the ended snapshots that are not good. It searches only shards whose last
-// snapshot has a higher number than their last good one.
-func (x *Index) endedNotGood(ctx context.Context) (notGood, error) {
-	failed, err := mapOf[int64, time.Time](ctx, x.query, newestFailed)
+// snapshot has a higher number than their last good one. whichFailed is newestFailed, or restricts
+// it.
+func (x *Index) endedNotGood(ctx context.Context, whichFailed string, args ...any) (notGood, error) {
+	failed, err := mapOf[int64, time.Time](ctx, x.query, whichFailed, args...)
 	if err != nil {
 		return notGood{}, err
 	}

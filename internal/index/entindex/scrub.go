@@ -108,7 +108,7 @@ func (x *Index) Scrub(ctx context.Context) (s index.Scrub, err error) {
 	return s, err
 }
 
-func readPutBack(scan func(...any) error) (p index.PutBack, err error) {
+func readPutBack(scan func(...any) error) (p index.PutBackTotal, err error) {
 	var last int64
 	err = scan(&p.Source, &p.Objects, &p.Bytes, &last)
 	p.Last = fromMicros(last)

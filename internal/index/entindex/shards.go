@@ -178,7 +178,7 @@ func (x *Index) ListShards(ctx context.Context, f index.ShardFilter) ([]index.Sh
 	if err != nil {
 		return nil, err
 	}
-	ended, err := x.endedNotGood(ctx)
+	ended, err := x.endedNotGood(ctx, newestFailed)
 	if err != nil {
 		return nil, err
 	}

@@ -136,7 +136,7 @@ func testScrubParity(t *testing.T, fresh func(testing.TB) Database) {
 		}
 		back[i].Last = time.Time{}
 	}
-	if !slices.Equal(back, []index.PutBack{{Source: index.FromMirror, Objects: 1, Bytes: 5}, {Source: index.FromParity, Objects: 4, Bytes: 40}}) {
+	if !slices.Equal(back, []index.PutBackTotal{{Source: index.FromMirror, Objects: 1, Bytes: 5}, {Source: index.FromParity, Objects: 4, Bytes: 40}}) {
 		t.Errorf("%+v", back)
 	}
 }

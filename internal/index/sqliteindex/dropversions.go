@@ -21,8 +21,9 @@ const (
 		" AND NOT EXISTS (SELECT 1 FROM pages p INDEXED BY pages_key WHERE p.shard = pages.shard AND p.directory = pages.directory AND p.page = pages.page" +
 		" AND p.first_snapshot > pages.first_snapshot AND p.base = pages.first_snapshot)"
 
-	// readPerDropped bounds the versions that a transaction reads.
+	// readPerDropped and readAtOnce bound the versions that a transaction reads.
 	readPerDropped = 50
+	readAtOnce     = 100_000
 )
 
 // DropByPage implements entindex.PageDropper. In each of pages_path and pages_key, the versions of
@@ -71,7 +72,7 @@ func (w hotWriter) unneeded(ctx context.Context, shard backup.ShardID, needed en
 			return nil, nil, err
 		}
 		if page != at.Page || !bytes.Equal(key, at.PathKey) {
-			if len(unneeded) >= limit || read >= readPerDropped*limit {
+			if len(unneeded) >= limit || read >= min(readPerDropped*limit, readAtOnce) {
 				return unneeded, &at, nil
 			}
 			at.PathKey, at.Page = append(at.PathKey[:0], key...), page

@@ -17,33 +17,44 @@ const (
 	giveWayAfter = 10 * time.Millisecond
 )
 
-// others knows whether other processes write to the database: a backup.
+// others knows whether other processes need the database: a backup.
 type others struct {
 	mutex   sync.Mutex
+	need    func() (bool, error) // see GiveWayWhile
 	version int64     // as of the writer's connection; it changes when another connection commits
 	checked time.Time // zero: version is not known
 	wrote   time.Time // when version was seen to have changed
+	needed  bool      // what need last returned
+}
+
+// GiveWayWhile makes long work in the background give way not only while another process writes to
+// the database, but also while needed returns true. It is called 50 times per second at most.
+func (x *Index) GiveWayWhile(needed func() (bool, error)) {
+	o := &x.backend.others
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	o.need = needed
 }
 
 // GiveWay implements entindex.Backend. SQLite has one writer, and who waits for it is not in a
 // queue: a process that writes again at once would keep all others out. A backup also needs the
 // processors, so readers of whole tables give way, too.
-func (b *backend) GiveWay(ctx context.Context, worked time.Duration) error {
-	busy, err := b.othersWrite(ctx)
+func (b *backend) GiveWay(ctx context.Context, worked time.Duration) (bool, error) {
+	busy, err := b.othersNeed(ctx)
 	if err != nil || !busy {
-		return err
+		return false, err
 	}
 	timer := time.NewTimer(min(giveWayFactor*worked, maxGiveWay))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return nil
+		return true, nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return true, context.Cause(ctx)
 	}
 }
 
-func (b *backend) othersWrite(ctx context.Context) (bool, error) {
+func (b *backend) othersNeed(ctx context.Context) (bool, error) {
 	if b.writer == nil { // a reader gives way to nobody
 		return false, nil
 	}
@@ -59,9 +70,14 @@ func (b *backend) othersWrite(ctx context.Context) (bool, error) {
 		if !o.checked.IsZero() && version != o.version {
 			o.wrote = now
 		}
+		if o.need != nil {
+			if o.needed, err = o.need(); err != nil {
+				return false, err
+			}
+		}
 		o.version, o.checked = version, now
 	}
-	return !o.wrote.IsZero() && now.Sub(o.wrote) < othersWrite, nil
+	return o.needed || !o.wrote.IsZero() && now.Sub(o.wrote) < othersWrite, nil
 }
 
 func (b *backend) dataVersion(ctx context.Context) (version int64, err error) {
@@ -96,7 +112,7 @@ func (w *worker) giveWayNow(ctx context.Context) error {
 	if worked < giveWayAfter {
 		return nil
 	}
-	err := w.GiveWay(ctx, worked)
+	_, err := w.GiveWay(ctx, worked)
 	w.since = time.Now()
 	return err
 }

@@ -40,10 +40,14 @@ func TestGiveWay(t *testing.T) {
 		t.Helper()
 		<-time.After(checkOthers) // the last check is old
 		began := time.Now()
-		if err := x.backend.GiveWay(ctx, worked); err != nil {
+		needed, err := x.backend.GiveWay(ctx, worked)
+		if err != nil {
 			t.Fatal(err)
 		}
-		return time.Since(began) >= giveWayFactor*worked
+		if waited := time.Since(began) >= giveWayFactor*worked; waited != needed {
+			t.Errorf("the database is needed: %v, and it waited: %v", needed, waited)
+		}
+		return needed
 	}
 	if waits() {
 		t.Error("nobody has written, and it waits")
@@ -63,11 +67,19 @@ func TestGiveWay(t *testing.T) {
 	if waits() {
 		t.Error("another process has not written for long, and it waits")
 	}
+	needed := true
+	x.GiveWayWhile(func() (bool, error) { return needed, nil })
+	if !waits() {
+		t.Error("a backup runs, and it does not wait")
+	}
+	if needed = false; waits() {
+		t.Error("the backup has ended, and it waits")
+	}
 	write(other)
 	<-time.After(checkOthers)
 	ended, end := context.WithCancel(ctx)
 	time.AfterFunc(checkOthers, end)
-	if err := x.backend.GiveWay(ended, time.Hour); !errors.Is(err, context.Canceled) {
+	if _, err := x.backend.GiveWay(ended, time.Hour); !errors.Is(err, context.Canceled) {
 		t.Errorf("its context is done: %v", err)
 	}
 }

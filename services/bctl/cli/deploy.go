@@ -31,6 +31,7 @@ role its permissions. Its README lists the folder for each machine;
 docs/deploy.md is the guide.
 
 These commands contact no server: changes take effect when you copy the folders.
+They do not read the file that BCTL_CONFIG names, only one given with --config.
 The directory contains all private keys: keep it offline.`,
 	})
 	cmd.AddCommand(newDeployInit(a), newDeployShow(a), newDeployRotate(a), newDeployRetire(a), newDeployRefresh(a))

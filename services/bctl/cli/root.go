@@ -251,7 +251,7 @@ func (a *app) configure(cmd *cobra.Command) error {
 	default:
 		return usage("--progress %s is not auto, always or never", a.progress)
 	}
-	if a.configFile == "" {
+	if a.configFile == "" && !makesSettings(cmd) {
 		a.configFile, _ = a.env("BCTL_CONFIG")
 	}
 	file, err := config.ExpandHome(a.configFile, a.env)
@@ -283,6 +283,17 @@ func (a *app) configure(cmd *cobra.Command) error {
 	}
 	a.log, err = telemetry.NewLogger(a.term, a.term.isTerminal, a.cfg.Log.Level, a.logFormat())
 	return wrongSetting(err)
+}
+
+// makesSettings reports whether a command belongs to bctl deploy, which makes the settings of other
+// machines: the file that BCTL_CONFIG names may be one that it is about to make.
+func makesSettings(cmd *cobra.Command) bool {
+	for ; cmd != nil; cmd = cmd.Parent() {
+		if cmd.Name() == "deploy" {
+			return true
+		}
+	}
+	return false
 }
 
 // logFormat returns the format of the log. On one machine a person reads the log together with a

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,6 +36,9 @@ type statusCommand struct {
 
 	muster *muster
 	looks  []*overview // of the watch, within ratesOver: the oldest first
+	// answers ends what is shown until the index answers. It may be called again.
+	answers func()
+	listed  bool // the services, meanwhile
 }
 
 func newStatus(a *app) *cobra.Command {
@@ -77,7 +81,9 @@ columns shows the most important ones (--wide: all).
 
 In a fleet, the workers report the rates; a rate that they do not report is "-".
 On one machine, rates are known while a snapshot is younger than a minute, and
-with --watch. Without NATS, the command cannot list the services.`,
+with --watch. Without NATS, the command cannot list the services. If the index
+does not answer within 3 seconds, it lists the services as bctl worker ls does,
+and the rest when the index answers.`,
 		Example: `  bctl status
   bctl status --watch
   bctl status --filer nas1 --work
@@ -99,8 +105,14 @@ with --watch. Without NATS, the command cannot list the services.`,
 }
 
 func (c *statusCommand) run(ctx context.Context) error {
+	c.answers = c.servicesMeanwhile(ctx)
+	defer c.answers()
 	i, err := c.app.openIndex(ctx, toRead)
 	if err != nil {
+		c.answers()
+		if errors.Is(err, backup.ErrUnavailable) && c.app.cfg.Fleet() && !c.app.json && !c.listed {
+			c.listServices(ctx)
+		}
 		return err
 	}
 	defer i.Close()
@@ -118,6 +130,43 @@ func (c *statusCommand) run(ctx context.Context) error {
 		return c.answer(ctx, i)
 	}
 	return c.keepShowing(ctx, i)
+}
+
+// servicesMeanwhile lists the services of a fleet, which answer over NATS, if the index has not
+// answered within patience. stop returns when nothing more is printed. JSON objects have a fixed
+// order, so that bctl worker ls --json is the command for them.
+func (c *statusCommand) servicesMeanwhile(ctx context.Context) (stop func()) {
+	if !c.app.cfg.Fleet() || c.app.json {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var owned sync.WaitGroup
+	owned.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(patience):
+			c.listServices(ctx)
+		}
+	})
+	return func() { cancel(); owned.Wait() }
+}
+
+// listServices prints the services, whichever repository they belong to: only the index has its id.
+func (c *statusCommand) listServices(ctx context.Context) {
+	all := newMuster(c.app.cfg, "bctl status", backup.RepositoryID{})
+	defer all.Close()
+	crew := all.ask(ctx, nil)
+	switch {
+	case ctx.Err() != nil: // the index has answered
+	case crew.err != nil:
+		c.app.note("the index does not answer, and the services are not known: %v", crew.err)
+	default:
+		c.listed = true
+		c.app.note("the index does not answer: running snapshots are not known")
+		// If the output has ended, the command fails when it prints its result.
+		_ = c.app.printServices(crew.services, crew.services)
+		fmt.Fprintln(c.app.out)
+	}
 }
 
 // begin reads what the command needs once.
@@ -179,6 +228,7 @@ func (c *statusCommand) once(ctx context.Context, i index.Index) error {
 	if err != nil {
 		return err
 	}
+	c.answers()
 	now.rates(c.looks)
 	c.looks = append(slices.DeleteFunc(c.looks, func(o *overview) bool { return now.at.Sub(o.at) > ratesOver }), now)
 	return c.show(now)

@@ -32,7 +32,8 @@ first. STATE is
   drained    it has no work and can be stopped
   silent     it does not answer; the age of its last message is shown
   lost       it ended without notice, or was silent for long; removed from the
-             list an hour after its last message
+             list an hour after its last message, or after 30 seconds if another
+             service of the same role, site and name answers
 
 IN HAND is the number of its tasks and batches; the number that wait for their
 filer follows in parentheses. RATE is the entries found (walker) or the bytes
@@ -62,24 +63,28 @@ func (a *app) listServices(ctx context.Context, which *services) error {
 		if err != nil {
 			return err
 		}
-		found := which.among(all)
-		now := time.Now()
-		slices.SortStableFunc(found, func(a, b flow.Instance) int { return cmp.Compare(urgency(&a), urgency(&b)) })
-		if len(found) > 0 {
-			if err := printList(a, pointers(found), serviceTable(now), newServiceJSON); err != nil {
+		return a.printServices(all, which.among(all))
+	})
+}
+
+// printServices prints the services found among all.
+func (a *app) printServices(all, found []flow.Instance) error {
+	now := time.Now()
+	slices.SortStableFunc(found, func(a, b flow.Instance) int { return cmp.Compare(urgency(&a), urgency(&b)) })
+	if len(found) > 0 {
+		if err := printList(a, pointers(found), serviceTable(now), newServiceJSON); err != nil {
+			return err
+		}
+	}
+	if !a.json {
+		for _, line := range reasonLines(found) {
+			if err := writeLines(a.out, wrap(line, a.width())); err != nil {
 				return err
 			}
 		}
-		if !a.json {
-			for _, line := range reasonLines(found) {
-				if err := writeLines(a.out, wrap(line, a.width())); err != nil {
-					return err
-				}
-			}
-		}
-		a.noteServices(all, found)
-		return nil
-	})
+	}
+	a.noteServices(all, found)
+	return nil
 }
 
 // noteServices prints what the table cannot show: missing services.

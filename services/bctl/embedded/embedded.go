@@ -262,7 +262,22 @@ func lockFile(path string) (unlock func(), err error) {
 // IsBackingUp reports whether a process on this machine is backing up the shard, or ending a
 // snapshot of it. It takes no lock, so it does not interfere with other processes.
 func IsBackingUp(lockDir string, shard backup.Shard) (bool, error) {
-	f, err := os.Open(lockPath(lockDir, shard))
+	return isLocked(lockPath(lockDir, shard))
+}
+
+// isBackingUpAny is IsBackingUp for all shards that have locks in the directory.
+func isBackingUpAny(lockDir string) (bool, error) {
+	names, err := fs.Glob(os.DirFS(lockDir), "shard-*.lock")
+	for _, name := range names {
+		if locked, err := isLocked(filepath.Join(lockDir, name)); err != nil || locked {
+			return locked, err
+		}
+	}
+	return false, err
+}
+
+func isLocked(path string) (bool, error) {
+	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

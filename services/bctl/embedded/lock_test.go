@@ -18,6 +18,9 @@ func TestIsBackingUp(t *testing.T) {
 			if got, err := IsBackingUp(dir, shard); err != nil || got != want {
 				t.Errorf("%s: %v, error %v", when, got, err)
 			}
+			if got, err := isBackingUpAny(dir); err != nil || got != want {
+				t.Errorf("%s: any shard: %v, error %v", when, got, err)
+			}
 		}
 	}
 	want("without locks", false)

@@ -29,6 +29,7 @@ func Prune(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, lockD
 		return r, err
 	}
 	defer unlock()
+	idx.GiveWayWhile(func() (bool, error) { return isBackingUpAny(lockDir) })
 	copied := func(ctx context.Context) error { return copyNow(ctx, idx, o.Store, keys) }
 	o.Index, o.BeforeDelete = idx, copied
 	if r, err = prune.Run(ctx, o); err != nil {

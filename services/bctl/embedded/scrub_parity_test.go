@@ -104,7 +104,7 @@ func TestScrubOfParity(t *testing.T) {
 	if state.Parity.Damaged != 0 {
 		t.Errorf("after the repair: %+v", state)
 	}
-	if i := slices.IndexFunc(state.PutBack, func(p index.PutBack) bool { return p.Source == index.FromParity }); i < 0 || state.PutBack[i].Objects != int64(len(damaged)) ||
+	if i := slices.IndexFunc(state.PutBack, func(p index.PutBackTotal) bool { return p.Source == index.FromParity }); i < 0 || state.PutBack[i].Objects != int64(len(damaged)) ||
 		state.PutBack[i].Bytes != back.FromParityBytes {
 		t.Errorf("%+v, want %+v", state.PutBack, back)
 	}

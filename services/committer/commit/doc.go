@@ -20,6 +20,7 @@
 //
 //	keeper.go      maintains queues, leases and loads while it leads
 //	stray.go       reassigns work whose committer died before it sent the messages
+//	unreported.go  reassigns work whose worker died before it reported it
 //	unseen.go      fails snapshots whose trees no worker sees
 //	governor.go    limits the load on filers
 //	succession.go  ends the term of a leader that is gone

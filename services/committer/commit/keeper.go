@@ -42,7 +42,7 @@ type times struct {
 }
 
 var keeperTimes = times{
-	term: 10 * time.Second, renew: 2 * time.Second, streams: 5 * time.Second, strays: 2 * time.Second, govern: time.Second, note: time.Second, record: 30 * time.Second,
+	term: 10 * time.Second, renew: 2 * time.Second, streams: 5 * time.Second, strays: time.Second, govern: time.Second, note: time.Second, record: 30 * time.Second,
 	lease: 10 * time.Second,
 }
 
@@ -177,20 +177,21 @@ func (s *Service) ensureStreams(ctx context.Context) error {
 		return err
 	}
 	err = s.Conn.HaveStreams(ctx)
-	running, missing := 0, errors.Is(err, flow.ErrNoStream)
+	missing := errors.Is(err, flow.ErrNoStream)
+	reassigned := false
 	if missing {
-		running, err = s.expireLeases(ctx)
+		reassigned, err = s.expireLeases(ctx)
 	}
 	if err != nil {
 		return err
 	}
 	lost, err := s.Conn.EnsureStreams(ctx, sites)
 	if lost && !missing { // just now
-		n, expireErr := s.expireLeases(ctx)
-		running, err = n, errors.Join(err, expireErr)
+		some, expireErr := s.expireLeases(ctx)
+		reassigned, err = some, errors.Join(err, expireErr)
 	}
-	if lost && running > 0 { // otherwise nothing was in it, as at the first start of a fleet
-		s.log.Warn("a NATS stream was missing and was created again; the work of running snapshots is reassigned", "snapshots", running)
+	if lost && reassigned {
+		s.log.Warn("a NATS stream was missing and was created again; the work of running snapshots is reassigned")
 	}
 	if lost {
 		loop.Wake(s.wake)
@@ -213,18 +214,24 @@ func (s *Service) expireFuture(ctx context.Context) error {
 // differ from this one's.
 const longLease = time.Hour
 
-// expireLeases ends the leases of all work, and returns the number of running snapshots.
-func (s *Service) expireLeases(ctx context.Context) (snapshots int, err error) {
+// expireLeases ends the leases of all work, and reports whether there were any. There are none at
+// the first start of a fleet, also if a snapshot was begun before: then the streams are new, and
+// nothing was lost with them.
+func (s *Service) expireLeases(ctx context.Context) (some bool, err error) {
+	work, err := s.Index.InHand(ctx, time.Time{}, 1)
+	if err != nil {
+		return false, err
+	}
 	running, err := s.Index.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Running}})
 	if err != nil {
-		return 0, err
+		return false, err
 	}
 	for i := range running {
 		if err := s.Index.ExpireLeases(ctx, running[i].ID); err != nil {
-			return 0, err
+			return false, err
 		}
 	}
-	return len(running), nil
+	return len(work) > 0, nil
 }
 
 // governLoop governs filers until ctx is done.

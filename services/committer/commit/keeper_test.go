@@ -101,6 +101,22 @@ func TestKeeperFailsOver(t *testing.T) {
 	}
 }
 
+// A snapshot was begun before the first committer of a fleet starts: it makes the streams, and
+// warns of no loss.
+func TestFirstStreamsAreNoLoss(t *testing.T) {
+	f := newFixture(t)
+	f.queue()
+	f.begin()
+	log := &testenv.Buffer{}
+	f.start(f.idx, Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+	f.until(func() bool { return f.streamsAreThere() && len(f.inHand()) == 1 })
+	if strings.Contains(log.String(), "stream was missing") {
+		t.Error(log.String())
+	}
+	f.deleteStreams()
+	f.until(func() bool { return strings.Contains(log.String(), "stream was missing") })
+}
+
 // All streams are deleted during a run: the keeper makes them again, and their work is assigned
 // again at once, not when its lease expires.
 func TestStreamsAreDeletedInMidRun(t *testing.T) {

@@ -79,6 +79,15 @@ func (r *reported) drop(id workID) {
 	}
 }
 
+// wasPresent records which instances others have seen to be present.
+func (r *reported) wasPresent(seen func(name string) bool) {
+	for name, i := range r.instances {
+		if !i.present && seen(name) {
+			i.present = true
+		}
+	}
+}
+
 // toLook returns the instances to check: those not yet known to be ever present and, for the
 // keeper, those that are silent. Instances without work need no check.
 func (r *reported) toLook(now time.Time, keeper bool) (names []string) {
@@ -139,6 +148,7 @@ func (s *Service) look(ctx context.Context, work *reported) {
 	keeper := s.leading()
 	asking, cancel := context.WithTimeout(ctx, lookWait)
 	defer cancel()
+	work.wasPresent(s.workers.wasPresent)
 	names := work.toLook(time.Now(), keeper)
 	absent, err := s.Conn.Absent(asking, names)
 	if err != nil {
@@ -160,12 +170,7 @@ func (s *Service) handOutAgain(ctx context.Context, work *reported, name string)
 		}
 		return
 	}
-	tasks := 0
-	for _, h := range held {
-		if h.Task != 0 {
-			tasks++
-		}
-	}
+	tasks := countTasks(held)
 	s.log.Warn("worker lost: it sends no reports and is not connected to NATS; its work is reassigned", "lost_worker", gone.worker, "tasks", tasks, "batches", len(held)-tasks,
 		"seconds", time.Since(gone.heard).Seconds())
 	kind := "batch"

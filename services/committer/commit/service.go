@@ -119,7 +119,8 @@ type Service struct {
 	governor *governor
 	held     map[backup.FilerID]telemetry.Held // as workers last reported
 
-	times times
+	times   times
+	workers workers // that have described themselves while this committer led
 
 	packChecks sync.WaitGroup // of requests to the store for packs
 

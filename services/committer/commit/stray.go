@@ -16,6 +16,9 @@ import (
 // queued when the keeper first saw it: first the queue of its site, then the results that came from
 // there. If the keeper is wrong nevertheless, because a committer was paused before it sent the
 // message, the work is done twice, and its first result counts (I3).
+//
+// Work that was delivered to a worker and that no worker reports is not a stray, because its
+// message is not acknowledged: see unreported.go.
 
 // maxStrays bounds the assigned work that is compared with the queues; the rest follows later.
 const maxStrays = 1 << 14
@@ -36,12 +39,20 @@ type passing struct {
 	queued  uint64 // the last one of its queue's stream at the first look
 	left    bool   // those have passed: the attempt is not in its queue
 	results uint64 // the last result when they had passed
+
+	// delivered is at how many looks those were delivered already, and then is the last result at
+	// the first of these looks.
+	delivered int
+	then      uint64
 }
 
 // look returns the work that is in no queue, and whose result is in none. It takes two looks at
 // least. queues must have been read after work, and the results after the other queues: a message
-// that is sent in between is then in one of them.
-func (l *strays) look(work []index.Work, queues []telemetry.Queue) (lost []index.Held) {
+// that is sent in between is then in one of them. It also returns the queues with work that was
+// delivered and that no worker has reported yet, each with the part of it that no worker has
+// reported for several looks.
+func (l *strays) look(work []index.Work, queues []telemetry.Queue) (lost []index.Held, unreported map[siteQueue][]index.Held) {
+	unreported = map[siteQueue][]index.Held{}
 	known := map[siteQueue]telemetry.Queue{}
 	for _, q := range queues {
 		known[siteQueue{q.Name, q.Site}] = q
@@ -62,14 +73,25 @@ func (l *strays) look(work []index.Work, queues []telemetry.Queue) (lost []index
 		case !p.left && passed(queue, p.queued):
 			p.left, p.results = true, results.Last
 		}
+		held := index.Held{Snapshot: w.Snapshot, Task: w.Task, Batch: w.Batch}
 		if p.left && passed(results, p.results) {
-			lost = append(lost, index.Held{Snapshot: w.Snapshot, Task: w.Task, Batch: w.Batch})
+			lost = append(lost, held)
 			continue
+		}
+		if q := queueOf(w); p.delivered > 0 || queue.Delivered >= p.queued || queue.Waiting == 0 {
+			if p.delivered++; p.delivered == 1 {
+				p.then = results.Last
+			}
+			some := unreported[q]
+			if p.delivered >= enoughLooks && passed(results, p.then) {
+				some = append(some, held)
+			}
+			unreported[q] = some
 		}
 		seen[at] = p
 	}
 	l.seen = seen
-	return lost
+	return lost, unreported
 }
 
 // passed reports whether a queue has none of the messages up to a sequence any more.
@@ -91,6 +113,8 @@ func queueOf(w *index.Work) siteQueue {
 // strayLoop gives strays back until ctx is done.
 func (s *Service) strayLoop(ctx context.Context) {
 	var last strays
+	stop := s.Conn.FollowWorkers(s.workers.hear)
+	defer stop()
 	loop.Every(ctx, s.times.strays, func() {
 		if err := s.giveBackStrays(ctx, &last); err != nil {
 			last = strays{}
@@ -105,6 +129,7 @@ func (s *Service) giveBackStrays(ctx context.Context, last *strays) error {
 	work, err := s.Index.InHand(ctx, time.Time{}, maxStrays)
 	if err != nil || len(work) == 0 {
 		last.seen = nil
+		s.lookForWorkers(ctx, nil)
 		return err
 	}
 	sites, err := s.Index.Sites(ctx)
@@ -115,21 +140,37 @@ func (s *Service) giveBackStrays(ctx context.Context, last *strays) error {
 	if err != nil {
 		return err
 	}
-	lost := last.look(work, queues)
+	lost, unreported := last.look(work, queues)
+	if err := s.giveBack(ctx, lost, "assigned work was in no queue of its site and is reassigned: its committer died before it sent the messages, or the filer has moved to another site"); err != nil {
+		return err
+	}
+	for _, q := range s.lookForWorkers(ctx, unreported) {
+		if err := s.giveBack(ctx, unreported[q], "a worker was lost before it reported the work that it took; the work is reassigned", "site", q.site); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// giveBack ends the leases of work, and logs why.
+func (s *Service) giveBack(ctx context.Context, lost []index.Held, why string, more ...any) error {
 	if len(lost) == 0 {
 		return nil
 	}
 	if err := s.Index.GiveBack(ctx, lost); err != nil {
 		return err
 	}
-	tasks := 0
-	for _, h := range lost {
+	tasks := countTasks(lost)
+	s.log.Warn(why, append([]any{"tasks", tasks, "batches", len(lost) - tasks}, more...)...)
+	loop.Wake(s.wake)
+	return nil
+}
+
+func countTasks(held []index.Held) (tasks int) {
+	for _, h := range held {
 		if h.Task != 0 {
 			tasks++
 		}
 	}
-	s.log.Warn("assigned work was in no queue of its site and is reassigned: its committer died before it sent the messages, or the filer has moved to another site",
-		"tasks", tasks, "batches", len(lost)-tasks)
-	loop.Wake(s.wake)
-	return nil
+	return tasks
 }

@@ -65,7 +65,7 @@ func TestStrays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var l strays
 			for i, look := range looks {
-				if got := l.look(look.work, list(look.queues)); len(got) != look.want {
+				if got, _ := l.look(look.work, list(look.queues)); len(got) != look.want {
 					t.Errorf("%+v at look %d, want %d", got, i+1, look.want)
 				}
 			}

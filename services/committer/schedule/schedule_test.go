@@ -184,6 +184,26 @@ func TestScheduler(t *testing.T) {
 	f.tick(s)
 }
 
+// A snapshot that has failed because the index was put back while it ran is made up for at once,
+// and not after the pause after a failure.
+func TestPutBack(t *testing.T) {
+	f := newFixture(t)
+	f.filer("nas", nil, "a")
+	f.policy(backup.Policy{Name: "nightly", Schedule: "0 2 * * *", RecoveryPoint: 26 * time.Hour})
+	s := f.scheduler(f.idx, policy.Limits{})
+	f.tick(s, "a")
+	f.finish("a")
+	f.now = time.Date(2026, 3, f.now.Day()+1, 2, 0, 0, 0, time.UTC)
+	f.tick(s, "a")
+	f.must(f.idx.Fail(f.ctx, f.shard("a").Running, index.PutBack, f.now))
+	if got := f.shard("a"); got.Failed.IsZero() {
+		t.Errorf("%+v, want it shown as failed", got)
+	}
+	f.tick(s, "a")
+	f.finish("a")
+	f.tick(s)
+}
+
 // A shard is due at once when its last good snapshot is marked as bad, although nothing of it has
 // failed and its policy would begin the next one later. If the next one fails, it is tried again
 // after a pause like any other.

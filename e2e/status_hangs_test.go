@@ -1,0 +1,40 @@
+package e2e_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/bctl/bctl/e2e/fleet"
+)
+
+// While Postgres hangs, bctl status lists the services, which answer over NATS, and says why it
+// does not list the snapshots. When Postgres answers, it shows the rest.
+func TestStatusWhilePostgresHangs(t *testing.T) {
+	t.Parallel()
+	f := fleet.New(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1, OwnPostgres: true})
+	fleet.Await(t, "all services to be ready", func() bool {
+		return strings.Count(f.Must("worker", "ls", "--json").Stdout, `"state":"ready"`) == 3
+	})
+	f.Postgres.Pause()
+	status := f.Start("status")
+	fleet.Await(t, "the note that the index does not answer", func() bool {
+		return strings.Contains(status.Stderr(), "the index does not answer: running snapshots are not known")
+	})
+	fleet.Await(t, "the services to be listed", func() bool {
+		return strings.Contains(status.Stdout(), f.Walkers[0].Name) && strings.Contains(status.Stdout(), f.Committers[0].Name)
+	})
+	if status.Ended() {
+		t.Errorf("it has ended while Postgres hangs: %s", status.Wait())
+	}
+	f.Postgres.Resume()
+	printed(t, status.Wait(), "No snapshot is running")
+
+	away := *f.Client // Postgres refuses connections
+	away.Env = append(slices.Clip(f.Env), "BCTL_INDEX=postgres://127.0.0.1:1/none?sslmode=disable")
+	out := away.Run("status")
+	expect(t, out, 1, "the index does not answer: running snapshots are not known")
+	if !strings.Contains(out.Stdout, f.Walkers[0].Name) {
+		t.Errorf("the services are not listed: %s", out)
+	}
+}
