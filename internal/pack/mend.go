@@ -10,8 +10,8 @@ import (
 
 // Mend puts a data pack together of the sound parts of several damaged copies of it, without a key:
 // checksums show which parts are sound. A copy may lack its end. It returns the pack, and the
-// frames that are damaged in all copies. It fails with backup.ErrCorrupt if another part is damaged in all
-// of them, or if there are no checksums.
+// frames that are damaged in all copies. It fails with backup.ErrCorrupt if another part is damaged
+// in all of them, or if there are no checksums.
 func Mend(copies [][]byte, packBytes int64, repository backup.RepositoryID, id backup.PackID, frameBytes []uint32, sums Sums) (data []byte, damaged []uint32, err error) {
 	if !sums.Fit(len(frameBytes)) || packBytes > MaxBytes {
 		return nil, nil, fmt.Errorf("%d bytes of checksums for %d frames of a pack of %d bytes: %w", len(sums), len(frameBytes), packBytes, backup.ErrCorrupt)
