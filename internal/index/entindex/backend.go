@@ -272,7 +272,8 @@ type HotReader interface {
 	Ended(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[PageRow, error]
 
 	// EachListing calls do with the listing of each version of the shard that began with snapshot
-	// from or later, and of each interrupted page, all as of one moment. The last snapshot of an
+	// from or later, and of each interrupted page. What a running snapshot may move is as of one
+	// moment: interrupted pages, and versions that began with it. The last snapshot of an
 	// open version is math.MaxInt64, and so are both numbers of an interrupted page. A listing is
 	// valid until do returns. Versions that needed leaves out are left out.
 	EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, needed Needed, do func(listing []byte) error) error

@@ -6,12 +6,19 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/loop"
 )
 
-// copyTries is how often a copy waits for an empty log. Other processes may write to the log.
-const copyTries = 20
+const (
+	// copyTries is how often an empty log is tried for. Other processes may write to the log.
+	copyTries = 20
+	// emptiedWithin is for how long one try waits for other processes that read the log.
+	emptiedWithin = 5 * time.Second
+	emptyEvery    = 50 * time.Millisecond
+)
 
 // Copy calls read with the bytes of the database as it is now. They form a complete SQLite file.
 // Other processes continue to read and write in the meantime.
@@ -30,7 +37,7 @@ func (x *Index) Copy(ctx context.Context, read func(file io.Reader, bytes int64)
 // not move a new log into the file while a transaction reads it, so the file does not change. done
 // is false if another process has written in between.
 func (b *backend) copy(ctx context.Context, read func(file io.Reader, bytes int64) error) (done bool, err error) {
-	if err := b.checkpoint(ctx); err != nil {
+	if emptied, err := b.checkpoint(ctx); err != nil || !emptied {
 		return false, err
 	}
 	tx, err := b.readers.BeginTx(ctx, nil)
@@ -60,14 +67,29 @@ func (b *backend) copy(ctx context.Context, read func(file io.Reader, bytes int6
 	return true, read(io.NewSectionReader(file, 0, info.Size()), info.Size())
 }
 
-// checkpoint empties the log.
-func (b *backend) checkpoint(ctx context.Context) error {
+// checkpoint empties the log, unless other processes use it for longer than emptiedWithin. SQLite
+// would wait for them with the lock of the writer, which they may need to end.
+func (b *backend) checkpoint(ctx context.Context) (emptied bool, err error) {
+	for end := time.Now().Add(emptiedWithin); ; loop.Pause(ctx, emptyEvery) {
+		emptied, err = b.tryCheckpoint(ctx)
+		if err != nil || emptied || time.Now().After(end) || ctx.Err() != nil {
+			return emptied, err
+		}
+	}
+}
+
+func (b *backend) tryCheckpoint(ctx context.Context) (emptied bool, err error) {
 	if err := b.take(ctx); err != nil {
-		return err
+		return false, err
 	}
 	defer b.give()
+	if _, err := b.writer.ExecContext(ctx, "PRAGMA busy_timeout=0"); err != nil {
+		return false, err
+	}
 	var busy, logged, copied int
-	return b.writer.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &logged, &copied)
+	err = b.writer.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &logged, &copied)
+	_, reset := b.writer.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout=%d", busyMilliseconds))
+	return busy == 0, errors.Join(err, reset)
 }
 
 // rawFile opens the database as a file. It must be closed after everything else, because closing it

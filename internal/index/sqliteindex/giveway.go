@@ -63,48 +63,45 @@ func (b *backend) othersNeed(ctx context.Context) (bool, error) {
 	defer o.mutex.Unlock()
 	now := time.Now()
 	if now.Sub(o.checked) >= checkOthers {
-		version, err := b.dataVersion(ctx)
-		if err != nil {
-			return false, b.Wrap(err)
+		if err := o.check(ctx, b, now); err != nil {
+			return false, err
 		}
-		if !o.checked.IsZero() && version != o.version {
-			o.wrote = now
-		}
-		if o.need != nil {
-			if o.needed, err = o.need(); err != nil {
-				return false, err
-			}
-		}
-		o.version, o.checked = version, now
 	}
 	return o.needed || !o.wrote.IsZero() && now.Sub(o.wrote) < othersWrite, nil
 }
 
-func (b *backend) dataVersion(ctx context.Context) (version int64, err error) {
-	if err := b.take(ctx); err != nil {
-		return 0, err
+// check does not wait for the writer: whoever has it may wait for another process, and that one for
+// a reader of this process to end.
+func (o *others) check(ctx context.Context, b *backend, now time.Time) (err error) {
+	if o.need != nil {
+		if o.needed, err = o.need(); err != nil {
+			return err
+		}
+	}
+	select {
+	case b.turn <- struct{}{}:
+	default:
+		return nil
 	}
 	defer b.give()
-	err = b.writer.QueryRowContext(ctx, "PRAGMA data_version").Scan(&version)
-	return version, err
+	var version int64
+	if err := b.writer.QueryRowContext(ctx, "PRAGMA data_version").Scan(&version); err != nil {
+		return b.Wrap(err)
+	}
+	if !o.checked.IsZero() && version != o.version {
+		o.wrote = now
+	}
+	o.version, o.checked = version, now
+	return nil
 }
 
-// A worker calls GiveWay now and then.
+// A worker calls giveWay now and then, while it has no transaction open.
 type worker struct {
 	*backend
 	since time.Time
-	calls int
 }
 
-// giveWay is called for each row.
 func (w *worker) giveWay(ctx context.Context) error {
-	if w.calls++; w.calls%64 != 0 {
-		return nil
-	}
-	return w.giveWayNow(ctx)
-}
-
-func (w *worker) giveWayNow(ctx context.Context) error {
 	if w.since.IsZero() {
 		w.since = time.Now()
 	}

@@ -3,6 +3,7 @@ package sqliteindex
 import (
 	"context"
 	"errors"
+	"io"
 	"path/filepath"
 	"testing"
 	"time"
@@ -75,11 +76,78 @@ func TestGiveWay(t *testing.T) {
 	if needed = false; waits() {
 		t.Error("the backup has ended, and it waits")
 	}
+	needed = true
+	if err := x.backend.take(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if !waits() { // and does not wait for the writer
+		t.Error("the writer is in use, and it does not wait for the backup")
+	}
+	x.backend.give()
+	needed = false
 	write(other)
 	<-time.After(checkOthers)
 	ended, end := context.WithCancel(ctx)
 	time.AfterFunc(checkOthers, end)
 	if _, err := x.backend.GiveWay(ended, time.Hour); !errors.Is(err, context.Canceled) {
 		t.Errorf("its context is done: %v", err)
+	}
+}
+
+// A copy waits for other processes that read the log. Meanwhile they can write: a reader may wait
+// for its own writer before it ends.
+func TestCopyWaitsWithoutTheWriter(t *testing.T) {
+	ctx, path := t.Context(), filepath.Join(t.TempDir(), "index.db")
+	x, err := Open(ctx, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	if _, _, err := x.Migrate(ctx); err != nil {
+		t.Fatal(err)
+	}
+	other, err := Open(ctx, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	reading, err := x.backend.readers.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if err := reading.QueryRowContext(ctx, "SELECT count(*) FROM pages").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	copied := make(chan error, 1)
+	go func() {
+		copied <- other.Copy(ctx, func(io.Reader, int64) error { return nil })
+	}()
+	slowest := time.Duration(0)
+	for range 10 {
+		<-time.After(emptyEvery)
+		began := time.Now()
+		err := x.backend.Update(ctx, entindex.Relaxed, func(ctx context.Context, tx *entindex.Tx) error {
+			_, err := tx.Hot.(hotWriter).exec(ctx, "INSERT INTO lost_snapshots VALUES (hex(randomblob(16)))")
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slowest = max(slowest, time.Since(began))
+	}
+	if slowest >= emptiedWithin {
+		t.Errorf("a transaction took %v: the copy had the lock of the writer", slowest)
+	}
+	select {
+	case err := <-copied:
+		t.Errorf("copied while another process reads the log: %v", err)
+	default:
+	}
+	if err := reading.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-copied; err != nil {
+		t.Error(err)
 	}
 }

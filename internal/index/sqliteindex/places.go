@@ -96,7 +96,7 @@ func (r *placeReader) read(ctx context.Context, from, to []byte) error {
 	var joined sql.RawBytes
 	pace := worker{backend: r.backend}
 	for from != nil {
-		if err := pace.giveWayNow(ctx); err != nil {
+		if err := pace.giveWay(ctx); err != nil {
 			return err
 		}
 		var next []byte // nil: there is none

@@ -56,6 +56,8 @@ func TestPlansOfPages(t *testing.T) {
 			"SEARCH o USING INDEX pages_key (shard=? AND directory=? AND page=? AND first_snapshot<?) LEFT-JOIN")...)...)},
 		{"ended", []any{selectChanged(ended, false), 1, 1}, sorted("INDEX pages_last (shard=? AND last_snapshot=?)")},
 		{"open page", []any{findOpenPage, 1, []byte{}, 0}, append(withBase("1", "SEARCH pages USING INDEX pages_key (shard=? AND directory=? AND page=?)"), "SCALAR SUBQUERY 2", "SEARCH schema_versions")},
+		{"the next snapshot", []any{nextFirst, 1, 1, 9}, []string{"SEARCH pages USING COVERING INDEX pages_first (shard=? AND first_snapshot>? AND first_snapshot<?)"}},
+		{"listings of a snapshot", []any{selectListingsOf(""), 1, 1, 0, 9, 9}, withBase("1", "SEARCH pages USING INDEX pages_first (shard=? AND first_snapshot=? AND rowid>?)")},
 		{"drop patches", []any{dropPatches, 1, 1, 9, 2}, []string{"SEARCH pages USING INDEX pages_last (shard=? AND last_snapshot>? AND last_snapshot<?)"}},
 		{"drop versions", []any{dropVersions, 1, 1, 9, 2}, []string{
 			"SEARCH pages USING INDEX pages_last (shard=? AND last_snapshot>? AND last_snapshot<?)",

@@ -11,19 +11,47 @@ import (
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
-// EachListing implements entindex.HotReader.
+// listingsAtOnce is how many versions EachListing reads before it gives way.
+const listingsAtOnce = 1000
+
+// nextFirst selects the first snapshot after ?2, and before ?3, with which versions began.
+const nextFirst = "SELECT min(first_snapshot) FROM pages INDEXED BY pages_first WHERE shard = ?1 AND first_snapshot > ?2 AND first_snapshot < ?3"
+
+// EachListing implements entindex.HotReader. It reads the versions that began with earlier
+// snapshots in many short transactions: while one is open, a backup cannot merge the log into the
+// file, which it does before it copies the file. Rows that began with the last snapshot, or later,
+// and interrupted pages are read in one transaction, because a running snapshot moves its rows from
+// one table to the other. No other rows move.
 func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from backup.SnapshotNumber, needed entindex.Needed, do func(listing []byte) error) error {
+	last := from
+	err := b.each(ctx, "SELECT coalesce(max(first_snapshot), 0) FROM pages INDEXED BY pages_first WHERE shard = ?1", []any{int64(shard)},
+		func(rows *sql.Rows) error { return rows.Scan(&last) })
+	if err != nil {
+		return err
+	}
+	last = max(last, from)
+	pace := worker{backend: b}
+	for first := from - 1; ; {
+		var next sql.NullInt64
+		err := b.each(ctx, nextFirst, []any{int64(shard), int64(first), int64(last)}, func(rows *sql.Rows) error { return rows.Scan(&next) })
+		if err != nil {
+			return err
+		}
+		if !next.Valid {
+			break
+		}
+		first = backup.SnapshotNumber(next.Int64)
+		if err := b.eachListingOf(ctx, shard, first, needed, &pace, do); err != nil {
+			return err
+		}
+	}
 	condition, gaps := needed.Condition("?", 4)
 	query := "SELECT first_snapshot, coalesce(last_snapshot, ?3), listing, " + ofBase + " FROM pages INDEXED BY pages_first WHERE shard = ?1 AND first_snapshot >= ?2" + condition +
 		" UNION ALL SELECT ?3, ?3, listing, " + ofInterruptedBase + " FROM interrupted_pages WHERE shard = ?1"
 	var listing, base sql.RawBytes
-	pace := worker{backend: b}
-	return b.each(ctx, query, append([]any{int64(shard), int64(from), int64(math.MaxInt64)}, gaps...), func(rows *sql.Rows) error {
+	return b.each(ctx, query, append([]any{int64(shard), int64(last), int64(math.MaxInt64)}, gaps...), func(rows *sql.Rows) error {
 		var first, last backup.SnapshotNumber
 		if err := rows.Scan(&first, &last, &listing, &base); err != nil {
-			return err
-		}
-		if err := pace.giveWay(ctx); err != nil {
 			return err
 		}
 		if !needed.Has(first, last) {
@@ -31,6 +59,42 @@ func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from ba
 		}
 		return do(entindex.Whole(listing, base))
 	})
+}
+
+// selectListingsOf selects versions that began with one snapshot.
+func selectListingsOf(condition string) string {
+	return "SELECT rowid, coalesce(last_snapshot, ?4), listing, " + ofBase + " FROM pages INDEXED BY pages_first WHERE shard = ?1 AND first_snapshot = ?2 AND rowid > ?3" + condition +
+		" ORDER BY rowid LIMIT ?5"
+}
+
+// eachListingOf is EachListing for the versions that began with one snapshot, which has ended.
+func (b *backend) eachListingOf(ctx context.Context, shard backup.ShardID, first backup.SnapshotNumber, needed entindex.Needed, pace *worker, do func(listing []byte) error) error {
+	condition, gaps := needed.Condition("?", 6)
+	query := selectListingsOf(condition)
+	var listing, base sql.RawBytes
+	row := int64(math.MinInt64)
+	for read := listingsAtOnce; read == listingsAtOnce; {
+		if err := pace.giveWay(ctx); err != nil {
+			return err
+		}
+		read = 0
+		args := append([]any{int64(shard), int64(first), row, int64(math.MaxInt64), listingsAtOnce}, gaps...)
+		err := b.each(ctx, query, args, func(rows *sql.Rows) error {
+			read++
+			var last backup.SnapshotNumber
+			if err := rows.Scan(&row, &last, &listing, &base); err != nil {
+				return err
+			}
+			if !needed.Has(first, last) {
+				return nil
+			}
+			return do(entindex.Whole(listing, base))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // HasLists implements entindex.HotReader.

@@ -19,13 +19,7 @@ func (x *Index) Vacuum(ctx context.Context) error {
 		return b.Wrap(fmt.Errorf("vacuum: %w", err))
 	}
 	for range copyTries {
-		if err := b.take(ctx); err != nil {
-			return err
-		}
-		var busy, logged, copied int
-		err := b.writer.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &logged, &copied)
-		b.give()
-		if err != nil || busy == 0 {
+		if emptied, err := b.checkpoint(ctx); err != nil || emptied {
 			return b.Wrap(err)
 		}
 	}
