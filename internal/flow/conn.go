@@ -66,7 +66,7 @@ type Conn struct {
 
 	others others
 
-	ackWait time.Duration // shorter in tests
+	ackWait time.Duration // of all queues, in tests; 0: each queue's
 
 	instance string // of this process: see presence.go
 	steady   steady
@@ -107,7 +107,7 @@ func Connect(o Options) (*Conn, error) {
 		nc.Close()
 		return nil, fmt.Errorf("nats %s: %w", o.URL, err)
 	}
-	return &Conn{nc: nc, js: js, opts: o, log: o.Log, out: out, ackWait: ackWait, instance: rand.Text(), steady: steady{wait: steadyFor}}, nil
+	return &Conn{nc: nc, js: js, opts: o, log: o.Log, out: out, instance: rand.Text(), steady: steady{wait: steadyFor}}, nil
 }
 
 const notURL = "(not a URL)"
