@@ -31,7 +31,7 @@ func consumeResults(ctx, work context.Context, c *Conn) (results <-chan Received
 }
 
 // An older keeper has made the queues, and an older committer dies with a result. When a newer
-// keeper has led, another committer gets the result after the newer keeper's time, which is shorter.
+// keeper leads, another committer gets the result after the newer keeper's time, which is shorter.
 func TestResultsOfAnOlderCommitter(t *testing.T) {
 	t.Parallel()
 	s := inProcess(t)
