@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -30,9 +31,23 @@ func TestStatusWhilePostgresHangs(t *testing.T) {
 	f.Postgres.Resume()
 	printed(t, status.Wait(), "No snapshot is running")
 
+	silent := *f.Client // the store accepts connections, and does not answer
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	silent.Env = append(slices.Clip(f.Env), "BCTL_STORE=s3://bucket/repo", "BCTL_STORE_ENDPOINT=http://"+listener.Addr().String(), "BCTL_STORE_REGION=us-east-1",
+		"BCTL_STORE_ACCESS_KEY=key", "BCTL_STORE_SECRET_KEY=secret")
+	out := silent.Run("status")
+	printed(t, out, "No snapshot is running")
+	if strings.Contains(out.Stderr, "the index does not answer") || !strings.Contains(out.Stderr, "cannot check whether the index is older than the store") {
+		t.Errorf("the store does not answer: %s", out)
+	}
+
 	away := *f.Client // Postgres refuses connections
 	away.Env = append(slices.Clip(f.Env), "BCTL_INDEX=postgres://127.0.0.1:1/none?sslmode=disable")
-	out := away.Run("status")
+	out = away.Run("status")
 	expect(t, out, 1, "the index does not answer: running snapshots are not known")
 	if !strings.Contains(out.Stdout, f.Walkers[0].Name) {
 		t.Errorf("the services are not listed: %s", out)

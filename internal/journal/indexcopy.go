@@ -11,9 +11,9 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// indexPartBytes is the length of an index file's part per object. It is small because the first
+// IndexPartBytes is the length of an index file's part per object. It is small because the first
 // access to new memory takes longer than sealing the data that is put there.
-const indexPartBytes = 4 << 20
+const IndexPartBytes = 4 << 20
 
 // An IndexHeader is the header of each part of a copy of an index file.
 type IndexHeader struct {
@@ -30,12 +30,12 @@ type IndexHeader struct {
 // already, and are not compressed again.
 func WriteIndexCopy(keys Keys, sequence int64, written time.Time, file io.Reader, bytes int64, put func(name string, data []byte) error) error {
 	h := IndexHeader{
-		Version: version, Sequence: sequence, Parts: int(max(1, (bytes+indexPartBytes-1)/indexPartBytes)), Bytes: bytes, Written: written.UTC(),
+		Version: version, Sequence: sequence, Parts: int(max(1, (bytes+IndexPartBytes-1)/IndexPartBytes)), Bytes: bytes, Written: written.UTC(),
 	}
 	o := &object{keys: keys, kind: pack.KindIndex}
 	frame := make([]byte, min(bytes, frameBytes))
 	for ; h.Part < h.Parts; h.Part++ {
-		name, n := store.IndexName(sequence, h.Part), min(bytes, indexPartBytes)
+		name, n := store.IndexName(sequence, h.Part), min(bytes, IndexPartBytes)
 		bytes -= n
 		data, err := o.copyPart(h, name, file, n, frame)
 		if err != nil {

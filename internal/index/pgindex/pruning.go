@@ -30,7 +30,9 @@ UNION ALL SELECT $3, $3, listing, ` + ofInterruptedBase + ` FROM interrupted_pag
 }
 
 // GiveWay implements entindex.Backend. Postgres has many writers.
-func (b *backend) GiveWay(ctx context.Context, _ time.Duration) (bool, error) { return false, ctx.Err() }
+func (b *backend) GiveWay(ctx context.Context, _ time.Duration) (bool, error) {
+	return false, ctx.Err()
+}
 
 // eachRaw runs a query that may return most of a table, and calls do for each row.
 func (b *backend) eachRaw(ctx context.Context, query string, do func(raw [][]byte) error, args ...any) error {

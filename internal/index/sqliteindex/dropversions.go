@@ -21,6 +21,10 @@ const (
 		" AND NOT EXISTS (SELECT 1 FROM pages p INDEXED BY pages_key WHERE p.shard = pages.shard AND p.directory = pages.directory AND p.page = pages.page" +
 		" AND p.first_snapshot > pages.first_snapshot AND p.base = pages.first_snapshot)"
 
+	// dropCache gives the writer 96 MiB, because a large transaction changes many of the database's
+	// own pages. Those that do not fit are written to the log, and read again.
+	dropCache = "PRAGMA cache_size=-98304"
+
 	// readPerDropped and readAtOnce bound the versions that a transaction reads.
 	readPerDropped = 50
 	readAtOnce     = 100_000
@@ -33,6 +37,9 @@ const (
 func (w hotWriter) DropByPage(ctx context.Context, shard backup.ShardID, needed entindex.Needed, after *entindex.PageCursor, limit int) (int64, *entindex.PageCursor, error) {
 	if after == nil {
 		after = &entindex.PageCursor{PathKey: []byte{}, Page: -1}
+		if _, err := w.exec(ctx, dropCache); err != nil {
+			return 0, nil, err
+		}
 	}
 	unneeded, next, err := w.unneeded(ctx, shard, needed, after, limit)
 	if err != nil || len(unneeded) == 0 {

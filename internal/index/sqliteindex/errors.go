@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -56,6 +57,16 @@ func (b *backend) Wrap(err error) error {
 	if text == "" {
 		return err
 	}
+	return &failure{b.path, text, append(is, err)}
+}
+
+// wrapScan is Wrap for an error of reading a row. A value of another type than its column's is
+// damage that SQLite has not noticed. For its errors, package sql has no type.
+func (b *backend) wrapScan(err error) error {
+	if !strings.HasPrefix(err.Error(), "sql: Scan error") {
+		return err
+	}
+	text, is := explain(b.path, sqlite3.SQLITE_CORRUPT)
 	return &failure{b.path, text, append(is, err)}
 }
 

@@ -21,10 +21,10 @@ const (
 type others struct {
 	mutex   sync.Mutex
 	need    func() (bool, error) // see GiveWayWhile
-	version int64     // as of the writer's connection; it changes when another connection commits
-	checked time.Time // zero: version is not known
-	wrote   time.Time // when version was seen to have changed
-	needed  bool      // what need last returned
+	version int64                // as of the writer's connection; it changes when another connection commits
+	checked time.Time            // zero: version is not known
+	wrote   time.Time            // when version was seen to have changed
+	needed  bool                 // what need last returned
 }
 
 // GiveWayWhile makes long work in the background give way not only while another process writes to

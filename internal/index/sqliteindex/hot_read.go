@@ -64,7 +64,7 @@ func (b *backend) each(ctx context.Context, query string, args []any, scan func(
 	defer rows.Close()
 	for rows.Next() {
 		if err := scan(rows); err != nil {
-			return err
+			return b.wrapScan(err)
 		}
 	}
 	return b.Wrap(rows.Err())

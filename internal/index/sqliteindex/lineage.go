@@ -93,6 +93,14 @@ func (x *Index) NewestCopy(ctx context.Context) (sequence int64, err error) {
 	return sequence, err
 }
 
+// Bytes returns the size of the index file, with what is in its log.
+func (x *Index) Bytes(ctx context.Context) (bytes int64, err error) {
+	err = x.backend.each(ctx, "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()", nil, func(rows *sql.Rows) error {
+		return rows.Scan(&bytes)
+	})
+	return bytes, err
+}
+
 // LastLogged returns the time of the latest entry of the log; zero: there is none.
 func (x *Index) LastLogged(ctx context.Context) (at time.Time, err error) {
 	err = x.backend.each(ctx, "SELECT coalesce(max(time), 0) FROM log", nil, func(rows *sql.Rows) error {

@@ -160,17 +160,17 @@ func (a *app) printFound(t *target, named bool) func(path string, sizeBytes int6
 	}
 }
 
-// copyIndex puts a copy of the index into the store if the last copy lacks the last change. The
-// backup is valid without it, and the next backup tries again. A damaged index is an error, because
-// the backup may be lost with it.
+// copyIndex puts a copy of the index into the store if one is due. The backup is valid without it,
+// and the next backup tries again. A damaged index is an error, because the backup may be lost with
+// it.
 func (c *backupCommand) copyIndex(ctx context.Context, o embedded.Options) error {
 	idx, ok := o.Index.(*sqliteindex.Index)
 	if !ok {
 		return nil
 	}
-	changed, err := lastChange(ctx, idx)
+	changed, logged, err := lastChange(ctx, idx)
 	if err == nil && !changed.IsZero() {
-		err = embedded.CopyIndex(ctx, idx, o.Store, o.Keys, changed, time.Now())
+		err = embedded.CopyIndexIfDue(ctx, idx, o.Store, o.Keys, changed, logged, time.Now())
 	}
 	if err != nil && !errors.Is(err, sqliteindex.ErrDamaged) {
 		c.app.note("the index was not copied to the store; the next backup tries again: %v", err)
@@ -180,20 +180,21 @@ func (c *backupCommand) copyIndex(ctx context.Context, o embedded.Options) error
 }
 
 // lastChange returns the latest time at which a snapshot that changed anything was committed, of
-// the newest snapshots, or at which somebody changed what the log notes, such as a hold. It is zero
-// if nothing was changed.
-func lastChange(ctx context.Context, idx *sqliteindex.Index) (at time.Time, err error) {
+// the newest snapshots, or at which somebody changed what the log notes, such as a hold. logged is
+// the latter alone. They are zero if nothing was changed.
+func lastChange(ctx context.Context, idx *sqliteindex.Index) (at, logged time.Time, err error) {
 	const newest = 100
-	if at, err = idx.LastLogged(ctx); err != nil {
-		return at, err
+	if logged, err = idx.LastLogged(ctx); err != nil {
+		return at, logged, err
 	}
+	at = logged
 	found, err := idx.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Committed}, Limit: newest})
 	for i := range found {
 		if s := &found[i]; s.Segment.Parts > 0 && s.Committed.After(at) {
 			at = s.Committed
 		}
 	}
-	return at, err
+	return at, logged, err
 }
 
 // mayBeListed refuses a part of a tree if the last snapshot is of the whole tree.

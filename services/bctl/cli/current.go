@@ -62,7 +62,7 @@ func (a *app) lookCurrent(ctx context.Context, i index.Index) (known bool, err e
 // noteCurrent prints a note if the index is older than its store, or if the store does not respond.
 func (a *app) noteCurrent(ctx context.Context, i index.Index) {
 	switch known, err := a.lookCurrent(ctx, i); {
-	case err == nil:
+	case err == nil || ctx.Err() != nil:
 	case known:
 		a.note("%v", err)
 	default:

@@ -209,7 +209,7 @@ that was replaced, even if all other files are lost:
 	if path, local := a.cfg.IndexPath(); local {
 		fmt.Fprintf(a.out, `
 The index is %s.
-Each backup that changes anything puts a copy of it into the store.
+Backups put copies of it into the store.
 `, path)
 	}
 	return nil

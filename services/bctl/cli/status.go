@@ -124,6 +124,10 @@ func (c *statusCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.answers() // it does
+	var comparing sync.WaitGroup
+	comparing.Go(func() { c.app.noteCurrent(ctx, i) }) // the store may be slower than the index
+	defer comparing.Wait()
 	c.muster = newMuster(c.app.cfg, "bctl status", repository.ID)
 	defer c.muster.Close()
 	if !c.watch {
@@ -171,7 +175,6 @@ func (c *statusCommand) listServices(ctx context.Context) {
 
 // begin reads what the command needs once.
 func (c *statusCommand) begin(ctx context.Context, i index.Index) (backup.Repository, error) {
-	c.app.noteCurrent(ctx, i)
 	if c.filer != "" {
 		if _, err := findFiler(ctx, i, c.filer); err != nil {
 			return backup.Repository{}, err
@@ -228,7 +231,6 @@ func (c *statusCommand) once(ctx context.Context, i index.Index) error {
 	if err != nil {
 		return err
 	}
-	c.answers()
 	now.rates(c.looks)
 	c.looks = append(slices.DeleteFunc(c.looks, func(o *overview) bool { return now.at.Sub(o.at) > ratesOver }), now)
 	return c.show(now)

@@ -22,11 +22,22 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A repository on one machine has its index in one file, on one disk. So the store gets a copy of
-// it after each backup that changed anything. The store keeps the newest keptCopies complete
-// copies: the older one is used if the newer one is damaged. It also keeps the last sound copy,
-// because damage to the file itself is copied, too.
+// A repository on one machine has its index in one file, on one disk. So the store gets copies of
+// it after backups. The store keeps the newest keptCopies complete copies: the older one is used if
+// the newer one is damaged. It also keeps the last sound copy, because damage to the file itself is
+// copied, too.
 const keptCopies = 2
+
+// A copy takes the longer the larger the index is, and a rebuild adds from the journal what a copy
+// lacks. So after a backup there is a copy only if the index is small, if the last copy is old, or
+// if the index has grown by a share since.
+const (
+	copyEvery = 24 * time.Hour
+	copyShare = 8 // an eighth
+)
+
+// SmallIndex is the size of an index that is copied after each backup. Tests have small indexes.
+var SmallIndex = int64(16 << 20)
 
 // checkEvery is the age of the last sound copy at which the index is checked before it is copied. A
 // check takes as long as reading the whole index.
@@ -40,6 +51,31 @@ var errNoRecord = errors.New("the store has no record of snapshot")
 // nor deleted, because this index may be the wrong one. A damaged index is not copied; the error is
 // sqliteindex.ErrDamaged.
 func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, changed, now time.Time) error {
+	return copyIndex(ctx, idx, s, keys, now, func(n int64, _ int) bool { return n > changed.UnixMilli() })
+}
+
+// CopyIndexIfDue is CopyIndex if a copy without the last changes would make a rebuild slow, or
+// would lack what only a copy has: what was logged.
+func CopyIndexIfDue(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, changed, logged, now time.Time) error {
+	bytes, err := idx.Bytes(ctx)
+	if err != nil {
+		return err
+	}
+	return copyIndex(ctx, idx, s, keys, now, func(n int64, parts int) bool {
+		return n > changed.UnixMilli() || n > logged.UnixMilli() && !isCopyDue(bytes, parts, now.Sub(time.UnixMilli(n)))
+	})
+}
+
+// isCopyDue reports whether an index of which the last copy has so many parts, and such an age, is
+// to be copied.
+func isCopyDue(bytes int64, parts int, age time.Duration) bool {
+	copied := int64(parts) * journal.IndexPartBytes
+	return bytes <= SmallIndex || age >= copyEvery || bytes >= copied+copied/copyShare
+}
+
+// copyIndex puts a copy of the index into the store, unless one of its own copies suffices, given
+// its sequence and its number of parts.
+func copyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, now time.Time, suffices func(n int64, parts int) bool) error {
 	stored, err := copies(ctx, s)
 	if err != nil {
 		return err
@@ -48,8 +84,8 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 	if err != nil {
 		return err
 	}
-	for n := range stored {
-		if own[n] >= sqliteindex.CopyWhole && n > changed.UnixMilli() && n <= now.UnixMilli() {
+	for n, parts := range stored {
+		if own[n] >= sqliteindex.CopyWhole && n <= now.UnixMilli() && suffices(n, len(parts)) {
 			return nil
 		}
 	}

@@ -218,7 +218,7 @@ func TestSoundCopyStays(t *testing.T) {
 	}
 }
 
-// Each page of the index is damaged in turn. After the damage is detected, no copy is made, and a
+// Each half of a page of the index is damaged in turn. After the damage is detected, no copy is made, and a
 // rebuild uses the last copy without the damage.
 func TestDamagedIndexIsNotCopied(t *testing.T) {
 	m := newMachine(t)
@@ -231,10 +231,10 @@ func TestDamagedIndexIsNotCopied(t *testing.T) {
 	good := m.copies()
 	newest := time.Now().Add(time.Hour).UnixMilli()
 	found := 0
-	const page = 4096
-	for at := page; at < len(whole); at += page {
+	const half = 4096
+	for at := 2 * half; at < len(whole); at += half {
 		damaged := slices.Clone(whole)
-		clear(damaged[at : at+page])
+		clear(damaged[at : at+half])
 		m.must(journal.WriteIndexCopy(m.Keys, newest, time.Now(), bytes.NewReader(damaged), int64(len(damaged)), func(name string, data []byte) error {
 			return m.Store.Put(t.Context(), name, data)
 		}))
@@ -246,7 +246,7 @@ func TestDamagedIndexIsNotCopied(t *testing.T) {
 		}
 		found++
 		if len(r.Damaged) != 1 || !errors.Is(r.Damaged[0], backup.ErrCorrupt) {
-			t.Errorf("page %d: %v", at/page+1, r.Damaged)
+			t.Errorf("at %d: %v", at, r.Damaged)
 		}
 		m.must(m.Store.Delete(t.Context(), store.IndexName(newest, 0)))
 		if found == 1 {
@@ -254,8 +254,8 @@ func TestDamagedIndexIsNotCopied(t *testing.T) {
 		}
 		m.refusesToCopy(damaged, good)
 	}
-	if pages := len(whole)/page - 1; found < pages/2 {
-		t.Errorf("%d of %d pages matter", found, pages)
+	if halves := len(whole)/half - 2; found < halves/2 {
+		t.Errorf("%d of %d halves matter", found, halves)
 	}
 }
 
@@ -398,5 +398,46 @@ func TestIndexCopyOfANewerSchema(t *testing.T) {
 	}
 	if !errors.Is(err, index.ErrSchema) {
 		t.Errorf("error %v, want one of the schema", err)
+	}
+}
+
+// A large index is copied if its last copy is old, or lacks what was logged; a small one, whenever
+// it has changed.
+func TestCopiesThatAreDue(t *testing.T) {
+	m := newMachine(t)
+	small := embedded.SmallIndex
+	t.Cleanup(func() { embedded.SmallIndex = small })
+	var logged time.Time
+	copied := func(now time.Time) bool {
+		t.Helper()
+		before := m.copies()
+		m.must(embedded.CopyIndexIfDue(t.Context(), m.index, m.Store, m.Keys, now, logged, now))
+		return !slices.Equal(before, m.copies())
+	}
+	m.grow(1)
+	if _, err := m.backup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	embedded.SmallIndex = 0
+	if !copied(time.Now()) {
+		t.Error("there is no copy, and none is due")
+	}
+	m.grow(2)
+	if _, err := m.backup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if copied(time.Now()) {
+		t.Error("a copy is due for a few files in a large index")
+	}
+	if !copied(time.Now().Add(25 * time.Hour)) {
+		t.Error("the last copy is old, and none is due")
+	}
+	logged = time.Now().Add(26 * time.Hour)
+	if now := logged.Add(time.Second); !copied(now) || copied(now.Add(time.Second)) {
+		t.Error("no copy, or a second one, is due for what was logged")
+	}
+	embedded.SmallIndex = small
+	if !copied(time.Now().Add(27 * time.Hour)) {
+		t.Error("the index is small, and no copy is due")
 	}
 }

@@ -20,9 +20,10 @@ import (
 const recordWithin = 10 * time.Second
 
 // Prune is prune.Run for a repository on one machine. An index that is rebuilt from a copy must not
-// rely on packs that are gone. So Prune puts a copy of the index into the store after the index has
-// recorded which packs are to be deleted, and before they are deleted. At the end it puts another
-// copy, which no longer has the rows of these packs.
+// rely on packs that are gone, and an old index file that is put back must be detected. So Prune
+// puts a copy of the index into the store after the index has recorded what is to be deleted, and
+// before it is deleted. At the end it puts another copy if one is due: it no longer has the rows of
+// deleted packs.
 func Prune(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, lockDir string, o prune.Options) (r prune.Summary, err error) {
 	unlock, err := lockPrune(ctx, idx, lockDir)
 	if err != nil {
@@ -31,7 +32,7 @@ func Prune(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, lockD
 	defer unlock()
 	idx.GiveWayWhile(func() (bool, error) { return isBackingUpAny(lockDir) })
 	copied := func(ctx context.Context) error { return copyNow(ctx, idx, o.Store, keys) }
-	o.Index, o.BeforeDelete = idx, copied
+	o.Index, o.BeforeDelete, o.BeforeRemove = idx, copied, copied
 	if r, err = prune.Run(ctx, o); err != nil {
 		return r, err
 	}
@@ -41,7 +42,13 @@ func Prune(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, lockD
 	}
 	r.Snapshots += removed
 	if r.Packs > 0 || r.Thinned > 0 || r.Versions > 0 || r.Snapshots > 0 {
-		err = copied(ctx)
+		err = copyWith(ctx, idx, o.Store, keys, func(now time.Time) error {
+			logged, err := idx.LastLogged(ctx)
+			if err != nil {
+				return err
+			}
+			return CopyIndexIfDue(ctx, idx, o.Store, keys, now, logged, now)
+		})
 	}
 	return r, err
 }
@@ -88,14 +95,20 @@ func WriteRecords(ctx context.Context, idx commit.Index, s store.Store, keys jou
 }
 
 // copyNow puts a copy of the index into the store, after what the store lacks of records and the
-// catalog: backups may end meanwhile.
+// catalog.
 func copyNow(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys) error {
+	return copyWith(ctx, idx, s, keys, func(now time.Time) error { return CopyIndex(ctx, idx, s, keys, now, now) })
+}
+
+// copyWith calls put after it has written what the store lacks of records and the catalog. Backups
+// may end meanwhile, and then it begins again.
+func copyWith(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, put func(now time.Time) error) error {
 	for end := time.Now().Add(recordWithin); ; loop.Pause(ctx, recordWithin/100) {
 		if err := WriteRecords(ctx, idx, s, keys); err != nil {
 			return fmt.Errorf("write the missing records of snapshots: %w", err)
 		}
 		now := time.Now()
-		err := CopyIndex(ctx, idx, s, keys, now, now)
+		err := put(now)
 		if err == nil {
 			return nil
 		}
