@@ -258,6 +258,7 @@ func TestStolenCredentials(t *testing.T) {
 	t.Run("committer", func(t *testing.T) { stolenCommitter(t, steal(f, "committer"), pack) })
 	t.Run("operator", func(t *testing.T) { stolenOperator(t, steal(f, "operator"), pack) })
 	t.Run("pruner", func(t *testing.T) { stolenPruner(t, steal(f, "pruner"), pack) })
+	t.Run("scrubber", func(t *testing.T) { stolenScrubber(t, steal(f, "scrubber"), pack) })
 	t.Run("monitor", func(t *testing.T) {
 		stolenMonitor(t, stolen{f, filepath.Join(f.Installation, "prometheus"), "monitor"})
 	})
@@ -514,6 +515,44 @@ func stolenPruner(t *testing.T, s stolen, pack string) {
 			t.Errorf("%s", out)
 		}
 	})
+}
+
+// A stolen scrubber reads what is sealed, and can call packs sound or damaged.
+func stolenScrubber(t *testing.T, s stolen, pack string) {
+	allow(t,
+		try{"sees packs", s.sql("SELECT count(*) FROM packs")}, try{"reads a sealed pack", s.s3(read(pack))}, try{"lists the store", s.s3(list)},
+		try{"notes a proof", s.sql("UPDATE packs SET proven = proven")}, try{"notes a proof of parity", s.sql("UPDATE parity_groups SET proven = proven")},
+	)
+	refuse(t,
+		try{"publishes a slice", s.publishOrEnter("bctl.v1.commit.slice")},
+		try{"drains a worker", s.publishOrEnter("bctl.v1.drain.x")},
+		try{"reads listings", s.sql("SELECT * FROM pages")},
+		try{"reads names of filers", s.sql("SELECT * FROM filers")},
+		try{"reads names of shards", s.sql("SELECT * FROM shards")},
+		try{"reads snapshots", s.sql("SELECT * FROM snapshots")},
+		try{"reads the log", s.sql("SELECT * FROM log")},
+		try{"condemns a pack", s.sql("UPDATE packs SET condemned = true")},
+		try{"deletes a pack in the index", s.sql("DELETE FROM packs")},
+		try{"moves a chunk", s.sql("UPDATE chunks SET frame = 0")},
+		try{"changes its limits", s.sql("UPDATE scrub SET bytes = 0")},
+		try{"changes what is undated", s.sql("UPDATE scrub SET forgotten = 0")},
+		try{"changes a parity group", s.sql("UPDATE parity_groups SET description = ''")},
+		try{"changes what was put back", s.sql("UPDATE put_back SET objects = 1")},
+		try{"leads as the pruner", s.sql("INSERT INTO leaders (role, holder, epoch, until) VALUES ('pruner', 'me', 1, 1)")},
+		try{"becomes a committer in the index", s.sql("SET ROLE bctl_committer")},
+		try{"connects as an operator", func() error { return execute(s.dsn("operator"), "SELECT 1") }},
+		try{"deletes a pack", s.s3(remove(pack))},
+		try{"overwrites a pack", s.s3(put(pack))},
+		try{"stores a pack", s.s3(put("packs/00000000000000000000000000000000/00000000000000000000000000000005"))},
+		try{"makes parity", s.s3(put("parity/00000000000000000000000000000000-00"))},
+		try{"writes a segment", s.s3(put("segments/00000000000000000000000000000000/forged"))},
+		try{"overwrites the repository's keys", s.s3(put("repository"))},
+	)
+	for _, args := range [][]string{{"restore", "latest", "--target", filepath.Join(t.TempDir(), "x")}, {"ls", "latest"}, {"check"}, {"drill"}, {"repair", "--yes"}, {"repair", "--from-parity"}, {"prune"}, {"forget", "--keep-last", "1"}} {
+		if out := s.As("scrubber").Run(args...); out.Status == 0 || out.Status == 3 {
+			t.Errorf("bctl %s: %s", args[0], out)
+		}
+	}
 }
 
 func stolenMonitor(t *testing.T, s stolen) {

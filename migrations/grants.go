@@ -90,7 +90,12 @@ var Privileges = []Privilege{
 	// It locks what snapshots need for longer, and notes that.
 	{"pruner", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("object_locks"), nil},
 	// It makes parity.
-	{"pruner", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("parity_groups"), nil},
+	{"pruner", may("SELECT", "DELETE"), in("parity_groups"), nil},
+	{"pruner", may("INSERT"), in("parity_groups"), of("id", "state", "description", "stored_bytes")},
+	{"pruner", may("UPDATE"), in("parity_groups"), of("state", "description", "stored_bytes", "noted")},
+	// It puts back what parity has.
+	{"pruner", may("SELECT"), in("put_back"), nil},
+	{"pruner", may("UPDATE"), in("put_back"), of("objects", "bytes", "last")},
 	// A lock of a row needs this privilege.
 	{"pruner", may("UPDATE"), in("chunk_lists"), of("nested", "lost")},
 	// A chunk keeps the place of one of its copies.
@@ -109,13 +114,14 @@ var Privileges = []Privilege{
 
 	// The scrubber proves packs, and notes that. A trigger ensures that it leads as the scrubber
 	// only.
-	{"scrubber", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "packs", "chunks", "chunk_copies", "scrub", "journal_proofs"), nil},
+	{"scrubber", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "packs", "chunks", "chunk_copies", "scrub", "journal_proofs", "parity_groups", "put_back"), nil},
 	{"scrubber", may("UPDATE"), in("journal_proofs"), of("proven", "begun", "reached", "damaged", "damage")},
+	{"scrubber", may("UPDATE"), in("parity_groups"), of("proven", "begun", "reached", "damaged", "damage")},
 	{"scrubber", may("UPDATE"), in("packs"), of("sums", "adopted", "noted", "proven", "damaged", "damage")},
 	{"scrubber", may("UPDATE"), in("scrub"), of("day_began", "day_bytes", "day_requests")},
 	{"scrubber", may("SELECT", "INSERT"), in("leaders"), nil},
 	{"scrubber", may("UPDATE"), in("leaders"), of("holder", "epoch", "until")},
-	{"operator", may("SELECT"), in("scrub", "journal_proofs"), nil},
+	{"operator", may("SELECT"), in("scrub", "journal_proofs", "put_back"), nil},
 	{"operator", may("UPDATE"), in("scrub"), of("within", "bytes", "requests", "price_requests", "price_bytes", "spend")},
 
 	// Operators list everything, register filers, shards and policies, begin snapshots and request

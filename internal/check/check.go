@@ -49,6 +49,7 @@ type IndexReader interface {
 	Places(ctx context.Context, rows []int64) iter.Seq2[index.PlaceOf, error]
 	Packs(ctx context.Context) iter.Seq2[index.Pack, error]
 	DamagedPacks(ctx context.Context) ([]index.PackToProve, error)
+	PacksToProve(ctx context.Context, rows []int64) ([]index.PackToProve, error)
 	Frames(ctx context.Context) iter.Seq2[index.PackFrames, error]
 	Forgotten(ctx context.Context) ([]index.Forgotten, error)
 	Journals(ctx context.Context, shard backup.ShardID) ([]index.SnapshotJournal, error)
@@ -57,6 +58,7 @@ type IndexReader interface {
 	ListShards(ctx context.Context, f index.ShardFilter) ([]index.ShardStatus, error)
 	Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error)
 	Pages(ctx context.Context, id backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error]
+	ToReread(ctx context.Context) iter.Seq2[index.PageID, error]
 	ParityGroups(ctx context.Context) iter.Seq2[index.ParityGroup, error]
 	LocateReadable(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error)
 }
@@ -84,6 +86,9 @@ type Options struct {
 	HashKey seal.DedupKey
 	// Read selects the packs whose content is read; nil: all. The others are checked as by Tables.
 	Read func(backup.PackID) bool
+	// Suspect selects packs that are proven by their checksums at each level that reads the store,
+	// like those in which a scrub has found damage; nil: none.
+	Suspect func(backup.PackID) bool
 	// Proven has the packs whose content an interrupted run has read; nil: none. They are not read
 	// again. A pack that is found to be whole is added.
 	Proven Proven

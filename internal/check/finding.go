@@ -54,6 +54,11 @@ type Finding struct {
 	Files    int64
 	Affected []Affected
 
+	// Of Chunks: Noted is the number of affected entries of the newest snapshots that the next
+	// backups read again, because a repair has noted their pages, and Unnoted of all others in
+	// these snapshots.
+	Noted, Unnoted int64
+
 	// FromParity: as far as the check has looked, parity can bring the object back.
 	FromParity bool
 

@@ -18,6 +18,7 @@ const chunkBytes = 64
 type loss struct {
 	*checker
 	chunks map[backup.ChunkID]*Finding
+	reread map[index.PageID]bool       // pages that the next backups read again
 	lists  map[backup.ChunkID]*Finding // lists that are lost, or that have something lost below
 	mu     sync.Mutex
 	seen   map[*Finding]map[uint64]bool // hashes of files
@@ -43,12 +44,16 @@ func (c *checker) consequences(ctx context.Context) error {
 	c.step("finding the affected files", 0, 0)
 	none := &Finding{Kind: Chunks, Text: "the index has no place of chunks that pages refer to"}
 	unknown := &Finding{Kind: Lists, Text: "the index does not know what list chunks refer to"}
+	reread, err := c.toReread(ctx)
+	if err != nil {
+		return err
+	}
 	parts := 1
 	for total/int64(parts)*chunkBytes > c.MemoryBytes && parts < 1<<16 {
 		parts *= 2
 	}
 	for n := range parts {
-		l := &loss{checker: c, chunks: map[backup.ChunkID]*Finding{}, lists: map[backup.ChunkID]*Finding{}, seen: map[*Finding]map[uint64]bool{}}
+		l := &loss{checker: c, reread: reread, chunks: map[backup.ChunkID]*Finding{}, lists: map[backup.ChunkID]*Finding{}, seen: map[*Finding]map[uint64]bool{}}
 		in := inPart(n, parts)
 		if err := l.findLost(ctx, in, rows, damaged); err != nil {
 			return err
@@ -77,6 +82,18 @@ func (c *checker) consequences(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// toReread returns the pages that the next backups read again.
+func (c *checker) toReread(ctx context.Context) (map[index.PageID]bool, error) {
+	pages := map[index.PageID]bool{}
+	for id, err := range c.Index.ToReread(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		pages[id] = true
+	}
+	return pages, nil
 }
 
 // findLost finds the chunks that are in the damaged parts of packs, and nowhere else.
@@ -210,7 +227,8 @@ func (l *loss) entry(s *shard, v *index.Version, path string, e *backup.Entry) {
 		Open: v.Last >= s.numbers[len(s.numbers)-1],
 	}
 	a.First, a.Last = s.among(v.First, v.Last)
-	l.affected(f, a)
+	again := l.reread[index.PageID{Shard: s.ID, Directory: v.Directory, Key: v.Key}]
+	l.affected(f, a, again)
 }
 
 var fileSeed = maphash.MakeSeed()
@@ -218,10 +236,17 @@ var fileSeed = maphash.MakeSeed()
 // maxSeen bounds the files that are counted once, although several versions of pages have them.
 const maxSeen = 1 << 20
 
-// affected adds an affected file to a finding.
-func (l *loss) affected(f *Finding, a Affected) {
+// affected adds an affected file to a finding. The next backup reads it again, or does not.
+func (l *loss) affected(f *Finding, a Affected, again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	switch {
+	case !a.Open:
+	case again:
+		f.Noted++
+	default:
+		f.Unnoted++
+	}
 	if l.seen[f] == nil {
 		l.seen[f] = map[uint64]bool{}
 	}

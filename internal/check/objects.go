@@ -50,6 +50,19 @@ func (c *checker) loadPacks(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if c.Suspect != nil {
+		var rows []int64
+		for i := range c.packs {
+			if c.Suspect(c.packs[i].Pack.Pack) {
+				rows = append(rows, c.packs[i].Row)
+			}
+		}
+		suspects, err := c.Index.PacksToProve(ctx, rows)
+		if err != nil {
+			return err
+		}
+		noted = append(noted, suspects...)
+	}
 	c.noted = make(map[int64]*index.PackToProve, len(noted))
 	for i := range noted {
 		c.noted[noted[i].Row] = &noted[i]

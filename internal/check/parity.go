@@ -14,6 +14,8 @@ type parityObject struct {
 	group  *parity.Group
 	number int
 	size   int64 // absent: the list does not have it
+	// suspect: a scrub has found one of the group's objects damaged.
+	suspect bool
 }
 
 func (o *parityObject) name() string { return o.group.Name(o.number) }
@@ -37,7 +39,7 @@ func (c *checker) loadParity(ctx context.Context) error {
 			if c.Only != nil {
 				break
 			}
-			c.parity = append(c.parity, parityObject{&g, n, absent})
+			c.parity = append(c.parity, parityObject{&g, n, absent, row.Suspect})
 		}
 	}
 	return nil
@@ -56,7 +58,7 @@ func (c *checker) parityCost(o *parityObject) (requests int, bytes int64) {
 
 // readsParity reports whether the whole of a parity object is read.
 func (c *checker) readsParity(o *parityObject) bool {
-	return c.Level >= Content && (c.Read == nil || c.Read(o.group.ID))
+	return o.suspect || c.Level >= Content && (c.Read == nil || c.Read(o.group.ID))
 }
 
 // checkParity checks the parity objects: that they are there, have their length and their

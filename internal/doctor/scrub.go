@@ -36,11 +36,17 @@ func scrubbed(ctx context.Context, p *Parts) Finding {
 			"scrubs have found %s to be damaged or missing", plural(int(s.DamagedPacks), "pack"))
 	case s.LatePacks > 0:
 		return warn(prove, "%s not proven to be undamaged for more than %s", plural(int(s.LatePacks), "pack"), duration(s.Within))
-	case s.JournalDamaged > 0:
+	case s.Journal.Damaged > 0:
 		return fail("bctl check shows whether the index needs them, and bctl repair has them written again",
-			"scrubs have found %s of the journal to be damaged", plural(int(s.JournalDamaged), "object"))
-	case s.JournalLate > 0:
+			"scrubs have found %s of the journal to be damaged", plural(int(s.Journal.Damaged), "object"))
+	case s.Parity.Damaged > 0:
+		return fail("bctl repair puts them back", "scrubs have found %s to be damaged or missing", plural(int(s.Parity.Damaged), "parity object"))
+	case s.Parity.Late > 0:
+		return warn(prove, "parity is not proven to be undamaged for more than %s", duration(s.Within))
+	case s.Journal.Late > 0:
 		return warn(prove, "the journal is not proven to be undamaged for more than %s", duration(s.Within))
+	case s.UndatedPacks > 0:
+		return warn(prove+"; bctl scrub --all proves everything at once", "%s not proven to be undamaged since the index was rebuilt, or was upgraded from a version that had no proofs", plural(int(s.UndatedPacks), "pack"))
 	case s.Packs == 0:
 		return ok("there are no packs to prove")
 	}

@@ -381,7 +381,10 @@ func TestLeftovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	killed := filepath.Join(dir, placePrefix+"killed")
-	if err := os.MkdirAll(filepath.Join(killed, "content", "restored", "secret"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(killed, contentName, "restored", "secret"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(killed, markName), []byte(markText(killed)), 0o400); err != nil {
 		t.Fatal(err)
 	}
 	next, err := newPlace(dir)
@@ -405,5 +408,45 @@ func TestLeftovers(t *testing.T) {
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) > 0 {
 		t.Error(fmt.Sprint(left), err)
+	}
+}
+
+// What a drill has not made, a drill does not remove, whatever its name is.
+func TestForeignDirectories(t *testing.T) {
+	dir := t.TempDir()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var foreign []string
+	add := func(name string, mark string) string {
+		t.Helper()
+		path := filepath.Join(dir, placePrefix+name)
+		file := filepath.Join(path, contentName, "precious")
+		must(os.MkdirAll(filepath.Dir(file), 0o700))
+		must(os.WriteFile(file, []byte("mine"), 0o600))
+		if mark != "" {
+			must(os.WriteFile(filepath.Join(path, markName), []byte(mark), 0o400))
+		}
+		foreign = append(foreign, file)
+		return path
+	}
+	add("notes", "")
+	add("copy", markText(filepath.Join(dir, placePrefix+"original"))) // cp -a of a place
+	add("empty-mark", "\n")
+	beside := add("beside", markText(filepath.Join(dir, placePrefix+"beside")))
+	must(os.WriteFile(filepath.Join(beside, "report"), []byte("mine"), 0o600))
+	must(os.Mkdir(filepath.Join(dir, placePrefix+"empty"), 0o700))
+	linked := add("linked", "")
+	must(os.Symlink(filepath.Join(beside, markName), filepath.Join(linked, markName)))
+	p, err := newPlace(dir)
+	must(err)
+	must(p.remove())
+	for _, file := range append(foreign, filepath.Join(beside, "report"), filepath.Join(dir, placePrefix+"empty")) {
+		if _, err := os.Stat(file); err != nil {
+			t.Error(err)
+		}
 	}
 }

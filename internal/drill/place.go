@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -21,14 +22,24 @@ import (
 const placePrefix = "bctl-drill-"
 
 // A place is the temporary directory of one drill. It is locked while the drill runs. All content
-// is in the directory below it, because package target locks that one.
+// is in the directory below it, because package target locks that one. Beside that is the mark, a
+// file with the name of the place: a directory without it was not made by a drill, and is not
+// touched.
 type place struct {
 	path string
 	lock *os.File
 }
 
+const (
+	contentName = "content"
+	markName    = "made-by-bctl-drill"
+)
+
+// markText is the content of the mark of a place. A copy of a place has another name.
+func markText(path string) string { return "bctl-drill v1\n" + filepath.Base(path) + "\n" }
+
 // below returns the path of the directory with the content.
-func (p *place) below() string { return filepath.Join(p.path, "content") }
+func (p *place) below() string { return filepath.Join(p.path, contentName) }
 
 // newPlace makes a place in dir, and removes those that killed drills have left there.
 func newPlace(dir string) (*place, error) {
@@ -44,7 +55,11 @@ func newPlace(dir string) (*place, error) {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), os.Remove(path))
 	}
 	p := &place{path, lock}
-	if err := os.Mkdir(p.below(), 0o700); err != nil {
+	err = os.WriteFile(filepath.Join(path, markName), []byte(markText(path)), 0o400)
+	if err == nil {
+		err = os.Mkdir(p.below(), 0o700)
+	}
+	if err != nil {
 		return nil, errors.Join(err, p.remove())
 	}
 	return p, nil
@@ -63,7 +78,22 @@ func lockPlace(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// removeLeftovers removes the places of this user that no process has locked.
+// isMarked reports whether a drill has made the directory, and nobody has put anything beside its
+// content.
+func (p *place) isMarked() bool {
+	names, err := os.ReadDir(p.path)
+	if err != nil || slices.ContainsFunc(names, func(e os.DirEntry) bool { return e.Name() != contentName && e.Name() != markName }) {
+		return false
+	}
+	info, err := os.Lstat(filepath.Join(p.path, markName))
+	if err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(markText(p.path))) {
+		return false
+	}
+	text, err := os.ReadFile(filepath.Join(p.path, markName))
+	return err == nil && string(text) == markText(p.path)
+}
+
+// removeLeftovers removes the marked places of this user that no process has locked.
 func removeLeftovers(dir string) error {
 	names, err := os.ReadDir(dir)
 	if err != nil {
@@ -78,7 +108,7 @@ func removeLeftovers(dir string) error {
 			continue // a drill runs there
 		}
 		var st unix.Stat_t
-		if unix.Fstat(int(p.lock.Fd()), &st) != nil || int(st.Uid) != os.Geteuid() {
+		if unix.Fstat(int(p.lock.Fd()), &st) != nil || int(st.Uid) != os.Geteuid() || !p.isMarked() {
 			p.lock.Close()
 			continue
 		}
@@ -141,8 +171,18 @@ func (p *place) empty() error {
 // remove removes the place.
 func (p *place) remove() error {
 	defer p.lock.Close()
-	if err := p.empty(); err != nil {
+	_, err := os.Lstat(p.below())
+	if err == nil {
+		if err = p.empty(); err == nil {
+			err = os.Remove(p.below())
+		}
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return errors.Join(os.Remove(p.below()), os.Remove(p.path))
+	// The mark comes last: without it, nothing else would be removed.
+	if err := os.Remove(filepath.Join(p.path, markName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.Remove(p.path)
 }

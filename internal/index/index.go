@@ -71,6 +71,8 @@ var (
 	// ErrPartMissing reports that the last part of a SliceWalked arrived before an earlier one.
 	// Nothing was changed; the result may be delivered again.
 	ErrPartMissing = errors.New("an earlier part of the result is missing")
+	// ErrRefused reports that this user of the database may not do that.
+	ErrRefused = errors.New("refused")
 	// ErrNotLeading reports that the term has ended: another process leads, or may lead.
 	ErrNotLeading = errors.New("not leading")
 	// ErrSchema reports that this binary cannot work with the schema. Either the schema is older,

@@ -28,6 +28,8 @@ type Parity interface {
 	DropParity(ctx context.Context, t Term, groups []backup.PackID) error
 	// RecoverParity makes the groups of the index these, for a rebuild.
 	RecoverParity(ctx context.Context, groups []ParityGroup) error
+	// NotePutBack adds to what repairs have put back, from parity or from elsewhere. It is durable.
+	NotePutBack(ctx context.Context, from PutBackSource, objects int, bytes int64) error
 }
 
 // A ParityState is a state of a ParityGroup.
@@ -46,4 +48,6 @@ type ParityGroup struct {
 	State       ParityState
 	Description []byte // of parity object 0; empty if the group is planned
 	Bytes       int64  // stored bytes of its parity objects
+	// Suspect: a scrub has found a parity object of it damaged. PlanParity and the like ignore it.
+	Suspect bool
 }

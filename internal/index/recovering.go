@@ -14,7 +14,8 @@ import (
 // order of their numbers, each after its pages, and pages after the packs and lists that they refer
 // to. So what is recovered is complete at any time, as far as the index has it.
 type Recovering interface {
-	// ForgetProofs makes all packs count as never proven. Their checksums stay.
+	// ForgetProofs makes all packs, parity groups and slices of the journal count as never proven,
+	// and as stored at a time that is not known. The checksums of packs stay.
 	ForgetProofs(ctx context.Context) error
 	// RecoverFiler stores a filer with all of its settings, and returns it with its ID. A filer of
 	// that name is changed.

@@ -2,6 +2,7 @@ package index
 
 import (
 	"context"
+	"iter"
 
 	"github.com/bctl/bctl/internal/backup"
 )
@@ -11,6 +12,8 @@ type Repairing interface {
 	// Reread makes the next snapshot of each page's shard read the files of the page again, also if
 	// they seem unchanged. Versions of pages do not change. It is durable.
 	Reread(ctx context.Context, pages []PageID) error
+	// ToReread yields the pages that the next snapshots of their shards read again.
+	ToReread(ctx context.Context) iter.Seq2[PageID, error]
 	// LoseLists notes that the store has lost the list chunks in condemned packs, whose places are
 	// about to be dropped: what they refer to stays known. It fails with ErrNotLeading once the
 	// term has ended.

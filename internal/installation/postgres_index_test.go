@@ -426,6 +426,10 @@ func (x *byRoles) RecoverParity(ctx context.Context, groups []index.ParityGroup)
 	return x.all[0].RecoverParity(ctx, groups)
 }
 
+func (x *byRoles) NotePutBack(ctx context.Context, from index.PutBackSource, objects int, bytes int64) error {
+	return x.pruner.NotePutBack(ctx, from, objects, bytes)
+}
+
 func (x *byRoles) CheckSchema(ctx context.Context) (err error) {
 	for _, each := range x.all {
 		if err = each.CheckSchema(ctx); err != nil {

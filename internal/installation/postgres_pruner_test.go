@@ -263,13 +263,16 @@ func TestScrubberNotesProofs(t *testing.T) {
 	for _, statement := range []string{
 		"UPDATE packs SET condemned = true", "UPDATE packs SET frame_bytes = ''", "UPDATE packs SET object_offset = 7", "DELETE FROM packs", "UPDATE chunks SET pack = 1",
 		"INSERT INTO leaders (role, holder, epoch, until) VALUES ('pruner', 'me', 1, 1)", "INSERT INTO leaders (role, holder, epoch, until) VALUES ('keeper', 'me', 1, 1)",
-		"UPDATE scrub SET within = 1", "SELECT * FROM pages", "SELECT * FROM shards", "SELECT * FROM snapshots", "INSERT INTO log (time, by, action, subject, reason) VALUES (0, 'me', 'forget', 'x', '')",
+		"UPDATE parity_groups SET description = ''", "DELETE FROM parity_groups", "UPDATE put_back SET objects = 1",
+		"UPDATE scrub SET within = 1", "UPDATE scrub SET forgotten = 0", "SELECT * FROM pages", "SELECT * FROM shards", "SELECT * FROM snapshots", "INSERT INTO log (time, by, action, subject, reason) VALUES (0, 'me', 'forget', 'x', '')",
 	} {
 		f.refused(t, Scrubber, statement)
 	}
 	for _, role := range []Role{Operator, Committer, Pruner, Reader, Walker, Monitor} {
 		f.refused(t, role, "UPDATE packs SET proven = 1")
 		f.refused(t, role, "UPDATE packs SET damaged = 0")
+		f.refused(t, role, "UPDATE parity_groups SET proven = 1")
+		f.refused(t, role, "UPDATE scrub SET forgotten = 0")
 		if role != Committer { // which leads anyway
 			f.refused(t, role, "INSERT INTO leaders (role, holder, epoch, until) VALUES ('scrubber', 'me', 1, 1)")
 		}

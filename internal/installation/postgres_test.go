@@ -273,20 +273,20 @@ func (d *database) testPrivileges(t *testing.T) {
 		},
 		{
 			"operator", Operator,
-			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "drills", "filers", "holds", "interrupted_pages", "journal_proofs", "log", "packs", "pages", "parity_groups", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "read_batches", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
+			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "drills", "filers", "holds", "interrupted_pages", "journal_proofs", "log", "packs", "pages", "parity_groups", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "put_back", "read_batches", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
 			[]string{"confirmations", "drills", "filers", "holds", "log", "policies", "readings", "shards", "snapshots", "stops", "walk_tasks"},
 			[]string{"brake", "filers", "policies", "readings", "scrub", "shards", "snapshots", "stops"},
 			[]string{"confirmations", "drills", "filers", "holds", "policies", "readings", "shards", "stops"},
 		},
 		{
 			"pruner", Pruner,
-			append(append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "holds", "lost_snapshots", "object_locks", "confirmations", "drills", "filers", "leaders", "parity_groups", "policies", "prunes", "readings", "removed_snapshots", "shards", "stops", "sweep", "problems", "interrupted_pages"}, everyone...), deleted...),
-			[]string{"leaders", "log", "object_locks", "packs", "parity_groups", "prunes", "removed_snapshots", "stops", "sweep"}, []string{"brake", "catalog_numbers", "object_locks", "chunk_copies", "chunk_lists", "chunks", "leaders", "packs", "pages", "parity_groups", "shards", "snapshots", "sweep"},
+			append(append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "holds", "lost_snapshots", "object_locks", "confirmations", "drills", "filers", "leaders", "parity_groups", "policies", "prunes", "put_back", "readings", "removed_snapshots", "shards", "stops", "sweep", "problems", "interrupted_pages"}, everyone...), deleted...),
+			[]string{"leaders", "log", "object_locks", "packs", "parity_groups", "prunes", "removed_snapshots", "stops", "sweep"}, []string{"brake", "catalog_numbers", "object_locks", "chunk_copies", "chunk_lists", "chunks", "leaders", "packs", "pages", "parity_groups", "put_back", "shards", "snapshots", "sweep"},
 			append([]string{"amendments", "catalogs", "object_locks", "parity_groups", "problems", "prunes", "readings", "interrupted_pages", "stops"}, deleted...),
 		},
 		{
-			"scrubber", Scrubber, append([]string{"chunk_copies", "chunks", "journal_proofs", "leaders", "packs", "scrub"}, everyone...),
-			[]string{"leaders"}, []string{"journal_proofs", "leaders", "packs", "scrub"}, nil,
+			"scrubber", Scrubber, append([]string{"chunk_copies", "chunks", "journal_proofs", "leaders", "packs", "parity_groups", "put_back", "scrub"}, everyone...),
+			[]string{"leaders"}, []string{"journal_proofs", "leaders", "packs", "parity_groups", "scrub"}, nil,
 		},
 		{"prometheus", Monitor, []string{"filers", "read_batches", "walk_tasks"}, nil, nil, nil},
 	} {

@@ -82,7 +82,7 @@ func s3Rights(role Role) []s3Right {
 	case Operator, Mirror: // restores, or copies to another store
 		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}}
 	case Scrubber: // without ListBucket a missing pack would look like a forbidden one
-		return []s3Right{{[]string{get}, []string{"repository", "packs/*", "segments/*", "commits/*", "catalog/*", "index/*"}}, {list, nil}}
+		return []s3Right{{[]string{get}, []string{"repository", "packs/*", "segments/*", "commits/*", "catalog/*", "index/*", parityObjects}}, {list, nil}}
 	case Pruner:
 		// The objects of a versitygw are locked, so that nobody overwrites them.
 		remove := []string{"s3:DeleteObject", bypass}

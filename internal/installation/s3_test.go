@@ -289,8 +289,8 @@ func (s *objectStore) testPruner(t *testing.T) {
 	}
 }
 
-// The scrubber reads packs, the journal, and the repository object, and no keys. It writes and
-// deletes nothing (testForbidden), and the store answers that a missing pack is missing.
+// The scrubber reads packs, parity, the journal, and the repository object, and no keys. It writes
+// and deletes nothing (testForbidden), and the store answers that a missing pack is missing.
 func (s *objectStore) testScrubber(t *testing.T) {
 	ctx := t.Context()
 	scrubber := s.as(t, s.key(t, "scrubber"))
@@ -305,6 +305,9 @@ func (s *objectStore) testScrubber(t *testing.T) {
 	}
 	if _, err := scrubber.Get(ctx, segmentObject, 1<<20); err != nil {
 		t.Errorf("the scrubber reads a segment: %v", err)
+	}
+	if _, err := scrubber.Stat(ctx, store.ParityName(backup.NewPackID(), 0)); !errors.Is(err, backup.ErrNotFound) {
+		t.Errorf("the scrubber reads a parity object that is missing: %v", err)
 	}
 	if _, err := scrubber.Get(ctx, store.KeysPrefix+"committer", 1<<20); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("the scrubber reads a key: %v", err)

@@ -167,6 +167,12 @@ type Source struct {
 	state  *state
 	// Content, if not nil, proves the content of a pack, with an identity.
 	Content func(ctx context.Context, name string, data []byte) error
+	// Mend, if not nil, puts a pack together of the sound parts of two copies, the store's (nil:
+	// there is none) and the mirror's, if they differ and it is known which parts are sound. It
+	// returns nil if the store's is as good.
+	Mend func(ctx context.Context, name string, present, copied []byte) (mended []byte, known bool, err error)
+	// Mended, if not nil, is called with each object that is put together.
+	Mended func(name string)
 	// Damaged, if not nil, is called with each object that PutBack does not put back because the
 	// mirror's copy is damaged, or is gone.
 	Damaged func(name string, why error)
@@ -194,6 +200,12 @@ func (s *Source) Has(name string) bool {
 	return h.isHere()
 }
 
+// Bytes returns the length of an object of the mirror.
+func (s *Source) Bytes(name string) int64 {
+	h := s.state.get(name)
+	return h.listed
+}
+
 // PutBack puts an object of the mirror into the store, in place of what is there, if the mirror's
 // is whole and differs. It reports whether it did. Other errors than false concern the stores.
 func (s *Source) PutBack(ctx context.Context, to store.Store, name string) (bool, error) {
@@ -208,6 +220,11 @@ func (s *Source) PutBack(ctx context.Context, to store.Store, name string) (bool
 	if good.whole() && s.Content != nil && kindOf(name) == 0 {
 		if good.err = s.Content(ctx, name, good.data); good.err != nil && !damaged(good.err) {
 			return false, good.err
+		}
+	}
+	if s.Mend != nil && kindOf(name) == 0 && !good.gone {
+		if done, known, err := s.mend(ctx, to, name, &good); known || err != nil {
+			return done, err
 		}
 	}
 	if !good.whole() {
@@ -235,4 +252,35 @@ func (s *Source) PutBack(ctx context.Context, to store.Store, name string) (bool
 		return false, err
 	}
 	return true, to.Put(ctx, name, good.data)
+}
+
+// mend puts back what is sound in the copies of the store and the mirror, if one of them lacks
+// something that the other has. known is false if only the bytes themselves show what is right.
+func (s *Source) mend(ctx context.Context, to store.Store, name string, copied *seen) (done, known bool, err error) {
+	present, err := to.Get(ctx, name, maxObjectBytes)
+	if errors.Is(err, backup.ErrNotFound) || err != nil && damaged(err) {
+		present, err = nil, nil
+	}
+	if err != nil || copied.whole() && sha256.Sum256(present) == copied.sum {
+		return false, false, err
+	}
+	mended, known, err := s.Mend(ctx, name, present, copied.data)
+	if err != nil || !known || mended == nil {
+		if known && !copied.whole() && s.Damaged != nil {
+			s.Damaged(name, copied.err)
+		}
+		return false, known, err
+	}
+	// If the process is killed between these two, what only the store's copy had is lost. A store
+	// refuses to replace an object.
+	if err := to.Delete(ctx, name); err != nil && !errors.Is(err, backup.ErrNotFound) {
+		return false, true, err
+	}
+	if err := to.Put(ctx, name, mended); err != nil {
+		return false, true, err
+	}
+	if sha256.Sum256(mended) != copied.sum && s.Mended != nil {
+		s.Mended(name)
+	}
+	return true, true, nil
 }

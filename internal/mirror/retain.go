@@ -129,14 +129,34 @@ func (p *pass) unmark(ctx context.Context, name string) error {
 	return p.To.Delete(ctx, notes...)
 }
 
+// copyKept is how long a copy of the index stays after a newer one has replaced it. It only saves
+// time, and each backup on one machine makes another.
+const copyKept = 24 * time.Hour
+
+// replacedCopies returns the sequence of the newest copy of the index that the store has, too:
+// those before it were replaced. It is 0 if there is none.
+func (p *pass) replacedCopies() (before int64) {
+	for name, h := range p.state.objects {
+		if n, _, is := store.ParseIndexName(name); is && h.isHere() && h.goneSince == 0 {
+			before = max(before, n)
+		}
+	}
+	return before
+}
+
+// keeps returns for how long an object stays that the store has no longer. It is false if it stays
+// for ever.
+func (p *pass) keeps(name string, newestCopy int64) (time.Duration, bool) {
+	if n, _, is := store.ParseIndexName(name); is && n < newestCopy {
+		return min(cmp.Or(p.KeepDeleted, copyKept), copyKept), true
+	}
+	return p.KeepDeleted, p.KeepDeleted > 0
+}
+
 // due returns the names of what is to be deleted, and their number of bytes and records. What
 // refers to others comes first.
 func (p *pass) due() (names []string, d Deletion) {
-	newestCopy := false // the mirror has a copy of the index that the store has, too
-	for name, h := range p.state.objects {
-		newestCopy = newestCopy || strings.HasPrefix(name, store.IndexPrefix) && h.isHere() && h.goneSince == 0
-	}
-	before := p.Now().Add(-p.KeepDeleted).Unix()
+	newestCopy := p.replacedCopies()
 	for name, h := range p.state.objects {
 		if !h.isHere() {
 			continue
@@ -146,13 +166,12 @@ func (p *pass) due() (names []string, d Deletion) {
 		if record {
 			d.OfRecords++
 		}
-		isCopy := strings.HasPrefix(name, store.IndexPrefix)
-		// A copy of the index only saves time, and each replaces the one before.
-		if h.goneSince == 0 || isCopy && !newestCopy || !isCopy && (p.KeepDeleted == 0 || h.goneSince > before) {
+		keep, ends := p.keeps(name, newestCopy)
+		if h.goneSince == 0 || !ends || h.goneSince > p.Now().Add(-keep).Unix() {
 			continue
 		}
 		names = append(names, name)
-		if !isCopy {
+		if !strings.HasPrefix(name, store.IndexPrefix) {
 			d.Bytes += h.listed
 			if record {
 				d.Records++

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -53,6 +54,38 @@ func TestKeepDeleted(t *testing.T) {
 	for o, err := range w.to.List(t.Context(), store.GonePrefix) {
 		w.must(err)
 		t.Errorf("%s stays", o.Name)
+	}
+}
+
+// A copy of the index stays for a day after a newer one has replaced it. One that the store has
+// lost, and not replaced, stays like everything else.
+func TestCopiesOfTheIndex(t *testing.T) {
+	w := newWorld(t)
+	w.snapshot()
+	for n := range int64(3) {
+		w.signed(pack.KindIndex, store.IndexName(n+1, 0))
+	}
+	o := w.options()
+	w.run(o)
+	w.removeFrom(store.IndexName(1, 0), store.IndexName(3, 0))
+	if s := w.run(o); s.Gone != 2 || s.Deleted != 0 {
+		t.Errorf("at once: %+v", s)
+	}
+	w.now = w.now.Add(23 * time.Hour)
+	if s := w.run(o); s.Deleted != 0 {
+		t.Errorf("on the same day: %+v", s)
+	}
+	w.now = w.now.Add(2 * time.Hour)
+	if s := w.run(o); s.Deleted != 1 || w.has(store.IndexName(1, 0)) || !w.has(store.IndexName(3, 0)) {
+		t.Errorf("after a day: %+v", s)
+	}
+	w.now = w.now.Add(100 * 24 * time.Hour)
+	if s := w.run(o); s.Deleted != 0 || !w.has(store.IndexName(3, 0)) {
+		t.Errorf("the newest copy is deleted: %+v", s)
+	}
+	o.KeepDeleted = 24 * time.Hour
+	if s := w.run(o); s.Deleted != 1 {
+		t.Errorf("after the time of keep-deleted: %+v", s)
 	}
 }
 

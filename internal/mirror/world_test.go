@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"maps"
 	"math/rand/v2"
@@ -244,4 +245,14 @@ func (w *world) flip(s *memory, name string, at int) {
 	w.must(err)
 	data[(at+len(data))%len(data)] ^= 1
 	w.must(os.WriteFile(filepath.Join(s.dir, filepath.FromSlash(name)), data, 0o600))
+}
+
+// has reports whether the mirror has an object.
+func (w *world) has(name string) bool {
+	w.Helper()
+	_, err := w.to.Stat(w.Context(), name)
+	if err != nil && !errors.Is(err, backup.ErrNotFound) {
+		w.Fatal(err)
+	}
+	return err == nil
 }

@@ -58,4 +58,5 @@
 //	object.go    opens all packs of an object
 //	thin.go      copies a pack without some of its frames
 //	sums.go      proves a whole pack without a key
+//	mend.go      puts a pack together of damaged copies
 package pack

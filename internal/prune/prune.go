@@ -26,6 +26,7 @@ type Index interface {
 	index.Leading
 	index.Parity
 	Repository(ctx context.Context) (backup.Repository, error)
+	DamagedPacks(ctx context.Context) ([]index.PackToProve, error)
 	MayDelete(ctx context.Context, d index.Deletion) error
 	Deleted(ctx context.Context, d index.Deletion, complete bool) error
 	Stops(ctx context.Context) ([]index.Stop, error)

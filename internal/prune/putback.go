@@ -41,7 +41,11 @@ func PutBack(ctx context.Context, o Options, damaged []string) (PutBackObjects, 
 		return p.PutBackObjects, nil
 	}
 	err := p.lead(ctx, func(ctx context.Context) error {
-		if err := p.run(ctx, damaged); err != nil {
+		err := p.run(ctx, damaged)
+		if len(p.Names) > 0 {
+			err = errors.Join(err, p.Index.NotePutBack(context.WithoutCancel(ctx), index.FromParity, len(p.Names), p.Bytes))
+		}
+		if err != nil {
 			return err
 		}
 		return p.endGroups(ctx, p.Misled)
@@ -258,8 +262,9 @@ func goingObjects(ctx context.Context, idx index.Pruning) (map[string]bool, erro
 	return going, nil
 }
 
-// FindInGroups returns the objects of parity groups that are missing or have another length, and,
-// if read is set, those whose bytes have changed: then it reads all of them. It needs no key.
+// FindInGroups returns the objects of parity groups that are missing or have another length, and
+// those whose bytes have changed: it reads the ones in which scrubs have found damage, and all of
+// them if read is set. It needs no key.
 func FindInGroups(ctx context.Context, o Options, read bool) (damaged []string, err error) {
 	groups, err := validGroups(ctx, o.Index)
 	if err != nil {
@@ -281,6 +286,10 @@ func FindInGroups(ctx context.Context, o Options, read bool) (damaged []string, 
 			sizes[g.Name(n)] = g.ObjectBytes()
 		}
 	}
+	suspect, err := suspects(ctx, o.Index, groups)
+	if err != nil {
+		return nil, err
+	}
 	sound := map[string]bool{}
 	for _, prefix := range []string{store.PacksPrefix, store.ParityPrefix} {
 		for at, err := range o.Store.List(ctx, prefix) {
@@ -300,7 +309,7 @@ func FindInGroups(ctx context.Context, o Options, read bool) (damaged []string, 
 			var err error
 			if !sound[name] {
 				err = backup.ErrNotFound
-			} else if read {
+			} else if read || suspect[name] {
 				if o.Progress != nil {
 					o.Progress(fmt.Sprintf("reading parity group %d of %d", i+1, len(groups)))
 				}
@@ -315,6 +324,33 @@ func FindInGroups(ctx context.Context, o Options, read bool) (damaged []string, 
 		}
 	}
 	return damaged, nil
+}
+
+// suspects returns the names of the objects of groups in which scrubs have found damage.
+func suspects(ctx context.Context, idx Index, groups []parity.Group) (map[string]bool, error) {
+	noted, err := idx.DamagedPacks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	suspect := map[string]bool{}
+	for i := range noted {
+		suspect[store.PackName(noted[i].Snapshot, noted[i].Object)] = true
+	}
+	damaged := map[backup.PackID]bool{}
+	for row, err := range idx.ParityGroups(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		damaged[row.ID] = row.Suspect
+	}
+	for i := range groups {
+		for n := range groups[i].Bodies {
+			if damaged[groups[i].ID] {
+				suspect[groups[i].Name(n)] = true
+			}
+		}
+	}
+	return suspect, nil
 }
 
 // A ParityReport is how much of a repository has parity.

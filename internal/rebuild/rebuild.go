@@ -31,6 +31,7 @@ type Index interface {
 	index.Sweeping
 	index.Walking
 	Repository(ctx context.Context) (backup.Repository, error)
+	DamagedPacks(ctx context.Context) ([]index.PackToProve, error)
 }
 
 // Options of Run. All fields must be set, except Anew and Progress.

@@ -63,8 +63,8 @@ type Options struct {
 	// committers do that.
 	Journal func(ctx context.Context, findings []*check.Finding) error
 	// PutBack, if not nil, puts damaged objects back into the store from a second copy, and returns
-	// their names. Only what is damaged after that is dropped.
-	PutBack func(ctx context.Context, findings []*check.Finding) ([]string, error)
+	// their names and the number of their bytes. Only what is damaged after that is dropped.
+	PutBack func(ctx context.Context, findings []*check.Finding) (names []string, bytes int64, err error)
 }
 
 // A Summary is what a Run has repaired.
@@ -184,8 +184,11 @@ func (o *Options) fromParity(ctx context.Context, s *Summary) error {
 // fromMirror puts back what a second copy has, and checks again. Of the content, that of the
 // damaged packs is read again.
 func (o *Options) fromMirror(ctx context.Context, s *Summary) (err error) {
-	names, err := o.PutBack(ctx, s.Report.Findings)
+	names, bytes, err := o.PutBack(ctx, s.Report.Findings)
 	s.PutBack = append(s.PutBack, names...)
+	if len(names) > 0 {
+		err = errors.Join(err, o.Index.NotePutBack(context.WithoutCancel(ctx), index.FromMirror, len(names), bytes))
+	}
 	if s.FromMirror = len(names); err != nil || s.FromMirror == 0 {
 		return err
 	}
@@ -201,6 +204,7 @@ func (o *Options) fromMirror(ctx context.Context, s *Summary) (err error) {
 	c := o.Check
 	c.Proven, c.Affected = nil, nil
 	c.Read = func(id backup.PackID) bool { return damaged[id] }
+	c.Suspect = c.Read // what was put back may be damaged in part
 	again, err := check.Run(ctx, c)
 	s.Report = &again
 	if !slices.ContainsFunc(again.Findings, func(f *check.Finding) bool { return f.Kind == check.Pack || f.Kind == check.Parity }) {

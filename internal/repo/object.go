@@ -151,6 +151,20 @@ func (o *Object) CommitterKey(opener *seal.Opener) (seal.CommitterKey, error) {
 	return key, nil
 }
 
+// CheckInForce fails with ErrFormer if the identity is not one of the recipients in force: it may
+// open what was sealed before, but nothing that is sealed now.
+func (o *Object) CheckInForce(opener *seal.Opener) error {
+	r := o.InForce()
+	_, err := opener.OpenBlob(r.SealedWorkerKey)
+	if errors.Is(err, backup.ErrWrongKey) {
+		return ErrFormer
+	}
+	return err
+}
+
+// ErrFormer reports an identity that is none of the recipients in force.
+var ErrFormer = fmt.Errorf("the identity is not one of the recipients in force (bctl key ls lists them): it was removed, or never added. Use one that is: --identity FILE: %w", backup.ErrWrongKey)
+
 // openSealed opens a blob of the recipients in force, or that of former ones: a removed identity
 // still opens what was sealed to it.
 func (o *Object) openSealed(opener *seal.Opener, blob func(*Recipients) []byte) ([]byte, error) {

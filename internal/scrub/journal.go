@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"time"
 
 	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/index"
@@ -37,11 +36,7 @@ const (
 
 // proveJournal proves the slices of the journal that are due; with Failed, those with damage.
 func (r *run) proveJournal(ctx context.Context, state *index.Scrub) error {
-	before := time.Time{}
-	if r.All || r.Failed {
-		before = state.Now
-	}
-	due, err := r.Index.JournalToProve(ctx, before)
+	due, err := r.Index.JournalToProve(ctx, r.before(state))
 	if err != nil {
 		return err
 	}
@@ -53,20 +48,12 @@ func (r *run) proveJournal(ctx context.Context, state *index.Scrub) error {
 		if s.Begun.IsZero() {
 			s.Begun, s.Damaged, s.Damage = state.Now, 0, ""
 		}
-		err := r.slice(ctx, state, s)
-		if errors.Is(err, errLimited) {
-			r.summary.Limited = true
-			return nil
-		}
-		if err != nil {
+		if more, err := r.part(r.slice(ctx, state, s)); err != nil || !more {
 			return err
 		}
 	}
 	return nil
 }
-
-// errLimited reports that the limits do not allow more.
-var errLimited = errors.New("the limits do not allow more")
 
 // slice proves a slice, from where the last run ended. It notes what it has read in groups.
 func (r *run) slice(ctx context.Context, state *index.Scrub, s *index.JournalSlice) (err error) {
@@ -74,31 +61,21 @@ func (r *run) slice(ctx context.Context, state *index.Scrub, s *index.JournalSli
 	defer func() {
 		err = errors.Join(err, r.Index.NoteJournal(context.WithoutCancel(ctx), r.term, *s, note))
 	}()
-	spend := func(cost index.ScrubCost) bool {
-		total := index.ScrubCost{Requests: r.used.Requests + cost.Requests, Bytes: r.used.Bytes + cost.Bytes}
-		if !r.Failed && !r.allows(state, total) {
-			return false
-		}
-		r.used = total
-		note.Requests, note.Bytes = note.Requests+cost.Requests, note.Bytes+cost.Bytes
-		r.summary.Read.Requests, r.summary.Read.Bytes = r.summary.Read.Requests+cost.Requests, r.summary.Read.Bytes+cost.Bytes
-		return true
-	}
-	if !r.Failed && !r.allows(state, index.ScrubCost{Requests: r.used.Requests + listsOfSlice, Bytes: r.used.Bytes}) {
+	if !r.Failed && !r.allows(state, r.used.Plus(index.ScrubCost{Requests: listsOfSlice})) {
 		return errLimited
 	}
 	objects, lists, err := r.listSlice(ctx, s.Slice)
 	if err != nil {
 		return err
 	}
-	if !spend(index.ScrubCost{Requests: lists}) {
+	if !r.spend(state, index.ScrubCost{Requests: lists}, &note) {
 		return errLimited
 	}
 	for _, o := range objects {
 		if o.Name <= s.Reached {
 			continue
 		}
-		if !spend(index.ScrubCost{Requests: 1, Bytes: o.SizeBytes}) {
+		if !r.spend(state, index.ScrubCost{Requests: 1, Bytes: o.SizeBytes}, &note) {
 			return errLimited
 		}
 		if err := r.signed(ctx, s, o.Name); err != nil {

@@ -15,18 +15,23 @@
 //	                          bctl scrub or bctl repair runs
 //	the store does not answer nothing: Run fails
 //
-// After the packs, Run proves the journal, slice by slice (index.JournalSlices). Its objects are
-// signed, and the public key of the signer proves them. Which objects there are, the list of the
-// store says: one that is missing, only a check finds.
+// After the packs, Run proves the parity objects, group by group: the rows of the groups have their
+// digests. A group whose packs are damaged is none that fails: the packs are proven themselves.
+//
+// Then it proves the journal, slice by slice (index.JournalSlices). Its objects are signed, and the
+// public key of the signer proves them. Which objects there are, the list of the store says: one
+// that is missing, only a check finds.
 package scrub
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
 	"log/slog"
 	"slices"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -58,6 +63,7 @@ type Index interface {
 	index.Scrubbing
 	index.Leading
 	check.PlaceReader
+	ParityGroups(ctx context.Context) iter.Seq2[index.ParityGroup, error]
 }
 
 // Options are the settings of a Run.
@@ -65,7 +71,7 @@ type Options struct {
 	Index      Index
 	Store      pack.Ranger
 	Repository backup.RepositoryID
-	Journal    *Journal     // nil: only packs are proven
+	Journal    *Journal     // nil: the journal is not proven
 	Holder     string       // a name of this process that no other has
 	Log        *slog.Logger // nil: nothing is logged
 
@@ -86,7 +92,8 @@ type Options struct {
 // A Summary is what a Run has done.
 type Summary struct {
 	Proven, Adopted, Damaged int64 // packs
-	// Journal objects were read, and DamagedJournal of them are damaged.
+	// Parity objects and Journal objects were read, and these are damaged.
+	Parity, DamagedParity   int64
 	Journal, DamagedJournal int64
 	Read                    index.ScrubCost
 	// Limited: more is due, but the limits do not allow more.
@@ -128,7 +135,7 @@ type run struct {
 	proofs  []index.Proof
 }
 
-// prove proves packs and journal.
+// prove proves packs, parity and journal.
 func (r *run) prove(ctx context.Context) error {
 	state, err := r.Index.Scrub(ctx)
 	if err != nil {
@@ -139,10 +146,20 @@ func (r *run) prove(ctx context.Context) error {
 	} else {
 		err = r.provePacks(ctx, &state)
 	}
-	if err != nil || r.Journal == nil {
+	if err != nil {
 		return err
 	}
-	return r.proveJournal(ctx, &state)
+	// A key of before parity was proven may not read it: the journal is proven all the same.
+	unread := r.proveParity(ctx, &state)
+	if errors.Is(unread, fs.ErrPermission) {
+		unread = fmt.Errorf("%w: let the scrubber read below %s (bctl deploy refresh, then apply the permissions)", unread, store.ParityPrefix)
+	} else if unread != nil {
+		return unread
+	}
+	if r.Journal != nil {
+		err = r.proveJournal(ctx, &state)
+	}
+	return errors.Join(unread, err)
 }
 
 // allows reports whether this run may read so much in all.
@@ -152,24 +169,20 @@ func (r *run) allows(state *index.Scrub, total index.ScrubCost) bool {
 
 // provePacks proves the packs that are due, longest ago first.
 func (r *run) provePacks(ctx context.Context, state *index.Scrub) error {
-	before := time.Time{}
-	if r.All {
-		before = state.Now
-	}
 	for {
-		due, err := r.Index.ToProve(ctx, before, groupPacks)
+		due, err := r.Index.ToProve(ctx, r.before(state), groupPacks)
 		if err != nil || len(due) == 0 {
 			return err
 		}
 		n, cost := fitting(due, func(cost index.ScrubCost) bool {
-			return r.allows(state, index.ScrubCost{Requests: r.used.Requests + cost.Requests, Bytes: r.used.Bytes + cost.Bytes})
+			return r.allows(state, r.used.Plus(cost))
 		})
 		if n == 0 {
 			r.summary.Limited = true
 			return nil
 		}
-		r.used.Requests, r.used.Bytes = r.used.Requests+cost.Requests, r.used.Bytes+cost.Bytes
-		if err := r.group(ctx, due[:n], cost); err != nil {
+		r.used = r.used.Plus(cost)
+		if err := r.packs(ctx, due[:n], cost); err != nil {
 			return err
 		}
 	}
@@ -189,7 +202,7 @@ func (r *run) proveFailed(ctx context.Context) error {
 	})
 	for len(failed) > 0 {
 		n, cost := fitting(failed[:min(len(failed), groupPacks)], func(index.ScrubCost) bool { return true })
-		if err := r.group(ctx, failed[:n], cost); err != nil {
+		if err := r.packs(ctx, failed[:n], cost); err != nil {
 			return err
 		}
 		failed = failed[n:]
@@ -200,7 +213,7 @@ func (r *run) proveFailed(ctx context.Context) error {
 // fitting returns how many of the packs, from the first one on, form the next group.
 func fitting(due []index.PackToProve, allowed func(index.ScrubCost) bool) (n int, cost index.ScrubCost) {
 	for i := range due {
-		next := index.ScrubCost{Requests: cost.Requests + 1, Bytes: cost.Bytes + due[i].Bytes}
+		next := cost.Plus(costOf(&due[i]))
 		if !allowed(next) || i > 0 && next.Bytes > groupBytes {
 			break
 		}
@@ -209,13 +222,18 @@ func fitting(due []index.PackToProve, allowed func(index.ScrubCost) bool) (n int
 	return n, cost
 }
 
-// group proves some packs, and notes the results. If it fails, what was read counts all the same.
-func (r *run) group(ctx context.Context, packs []index.PackToProve, cost index.ScrubCost) error {
+// costOf returns what proving a pack reads.
+func costOf(p *index.PackToProve) index.ScrubCost {
+	return index.ScrubCost{Requests: 1, Bytes: p.Bytes}
+}
+
+// packs proves some packs, and notes the results. If it fails, what was read counts all the same.
+func (r *run) packs(ctx context.Context, some []index.PackToProve, cost index.ScrubCost) error {
 	r.proofs = r.proofs[:0]
 	g, reading := errgroup.WithContext(ctx)
 	g.SetLimit(atATime)
-	for i := range packs {
-		g.Go(func() error { return r.one(reading, &packs[i]) })
+	for i := range some {
+		g.Go(func() error { return r.one(reading, &some[i]) })
 	}
 	err := g.Wait()
 	return errors.Join(err, r.Index.NoteProofs(context.WithoutCancel(ctx), r.term, r.proofs, cost))
@@ -260,8 +278,7 @@ func (r *run) note(p *index.PackToProve, proof index.Proof) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.proofs = append(r.proofs, proof)
-	r.summary.Read.Requests++
-	r.summary.Read.Bytes += p.Bytes
+	r.summary.Read = r.summary.Read.Plus(costOf(p))
 	switch {
 	case proof.Damage != "":
 		r.summary.Damaged++

@@ -116,7 +116,7 @@
 //	parity.go      knows parity groups
 //	repair.go      notes what the store has lost
 //	scrub.go       notes what is proven of packs, and returns those that are due
-//	scrubslice.go  does the same for the slices of the journal
+//	scrubparts.go  does the same for the slices of the journal, and for parity groups
 //	drills.go      the reports of drills
 //	versions.go    writes versions of pages anew
 //	recover.go     stores what a rebuild has found in the store

@@ -12,12 +12,14 @@ import (
 )
 
 const (
-	selectParity  = `SELECT id, state, description, stored_bytes FROM parity_groups`
+	selectParity  = `SELECT id, state, description, stored_bytes, damaged > 0 FROM parity_groups`
 	insertParity  = `INSERT INTO parity_groups (id, state, description, stored_bytes) VALUES ($1, $2, $3, $4)`
-	makeParity    = `UPDATE parity_groups SET state = 'valid', description = $2, stored_bytes = $3 WHERE id = $1 AND state = 'planned'`
+	makeParity    = `UPDATE parity_groups SET state = 'valid', description = $2, stored_bytes = $3, noted = {now} WHERE id = $1 AND state = 'planned'`
 	endParity     = `UPDATE parity_groups SET state = 'ended' WHERE id = $1`
 	dropParity    = `DELETE FROM parity_groups WHERE id = $1 AND state <> 'valid'`
 	dropAllParity = `DELETE FROM parity_groups`
+	// Scrubs read the groups one after another.
+	spreadParity = `UPDATE parity_groups SET noted = (SELECT forgotten FROM scrub) - $2 WHERE id = $1`
 )
 
 // ParityGroups implements index.Parity.
@@ -27,7 +29,7 @@ func (x *Index) ParityGroups(ctx context.Context) iter.Seq2[index.ParityGroup, e
 			var id uuid.UUID
 			var state string
 			var g index.ParityGroup
-			if err := scan(&id, &state, &g.Description, &g.Bytes); err != nil {
+			if err := scan(&id, &state, &g.Description, &g.Bytes, &g.Suspect); err != nil {
 				return err
 			}
 			g.ID, g.State = backup.PackID(id), index.ParityState(state)
@@ -73,6 +75,9 @@ func (x *Index) RecoverParity(ctx context.Context, groups []index.ParityGroup) e
 		for i := range groups {
 			g := &groups[i]
 			if err := tx.exec(ctx, insertParity, uuid.UUID(g.ID), string(g.State), g.Description, g.Bytes); err != nil {
+				return err
+			}
+			if err := tx.exec(ctx, spreadParity, uuid.UUID(g.ID), i*1000); err != nil {
 				return err
 			}
 		}

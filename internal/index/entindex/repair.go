@@ -2,6 +2,7 @@ package entindex
 
 import (
 	"context"
+	"iter"
 
 	"github.com/google/uuid"
 
@@ -20,6 +21,8 @@ ON CONFLICT (shard, directory, page) DO UPDATE SET until = excluded.until`
 	anyReread    = `SELECT count(*) FROM (SELECT 1 FROM reread_pages WHERE shard = $1 AND until >= $2 LIMIT 1) one`
 	selectReread = `SELECT directory, page FROM reread_pages WHERE shard = $2 AND until >= $3 AND {directory in $1}`
 
+	selectAllReread = `SELECT shard, directory, page FROM reread_pages`
+
 	loseLists         = `UPDATE chunk_lists SET lost = true WHERE list IN (SELECT id FROM chunks WHERE {pack in $1})`
 	requireCheckpoint = `UPDATE shards SET segment_bytes = checkpoint_bytes + 1048577 WHERE id = $1` // commit.needsCheckpoint
 )
@@ -35,6 +38,28 @@ func (x *Index) Reread(ctx context.Context, pages []index.PageID) error {
 		}
 		return nil
 	})
+}
+
+// ToReread implements index.Repairing.
+func (x *Index) ToReread(ctx context.Context) iter.Seq2[index.PageID, error] {
+	return func(yield func(index.PageID, error) bool) {
+		more := true
+		err := x.query(ctx, selectAllReread, nil, func(scan func(...any) error) error {
+			if !more {
+				return nil
+			}
+			var shard, key int64
+			var directory uuid.UUID
+			if err := scan(&shard, &directory, &key); err != nil {
+				return err
+			}
+			more = yield(index.PageID{Shard: backup.ShardID(shard), Directory: backup.DirectoryID(directory), Key: backup.PageKey(key)}, nil)
+			return nil
+		})
+		if err != nil && more {
+			yield(index.PageID{}, err)
+		}
+	}
 }
 
 // rereadPages returns which pages of some directories are to be read again by a snapshot that is

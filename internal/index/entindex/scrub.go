@@ -15,12 +15,23 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
+// dueAfter is the time, in thousandths of the time that is allowed, after which something is proven
+// again. It depends on a number, so that it spreads what was noted at one time, or one after
+// another.
+func dueAfter(number string) string {
+	return `CASE WHEN proven = 0 THEN (` + number + `) * 619 % 1000 * 19 / 20 ELSE 700 + (` + number + `) * 619 % 1000 / 4 END`
+}
+
+var selectDue = packToProve + `(` + since + ` < $1 OR damaged = 0 AND ` + since + ` + (SELECT within FROM scrub) * 1000 * (` + dueAfter("id") + `) <= $2 OR damaged <> 0 AND damaged < $3) ORDER BY 11, 1 LIMIT $4`
+
 const (
+	// held is when a pack, or a part of the journal or of parity, was proven or noted.
+	held = `CASE WHEN proven > noted THEN proven ELSE noted END`
 	// since is when a pack was noted, proven, or found to be damaged.
-	since = `CASE WHEN damaged > noted AND damaged > proven THEN damaged WHEN proven > noted THEN proven ELSE noted END`
-	// due is the time, in thousandths of the time that is allowed, after which a pack is proven
-	// again: it spreads packs that were registered one after another.
-	due = `CASE WHEN proven = 0 THEN id * 619 % 1000 * 19 / 20 ELSE 700 + id * 619 % 1000 / 4 END`
+	since = `CASE WHEN damaged > noted AND damaged > proven THEN damaged ELSE ` + held + ` END`
+	// undated is true of what was never proven, and was stored at a time that is not known.
+	undated     = `proven = 0 AND noted <= (SELECT forgotten FROM scrub)`
+	undatedPack = `proven = 0 AND (adopted OR length(sums) = 0 OR noted <= (SELECT forgotten FROM scrub))`
 
 	selectScrub = `SELECT within, bytes, requests, price_requests, price_bytes, spend, CASE WHEN day_began BETWEEN $1 AND $2 THEN day_bytes ELSE 0 END,
     CASE WHEN day_began BETWEEN $1 AND $2 THEN day_requests ELSE 0 END FROM scrub`
@@ -31,12 +42,13 @@ SELECT count(*), coalesce(CAST(sum(stored_bytes) AS bigint), 0),
     coalesce(sum(CASE WHEN damaged <> 0 THEN 1 ELSE 0 END), 0), coalesce(CAST(sum(CASE WHEN damaged <> 0 THEN stored_bytes ELSE 0 END) AS bigint), 0),
     coalesce(sum(CASE WHEN damaged = 0 AND ` + since + ` < $1 THEN 1 ELSE 0 END), 0),
     coalesce(CAST(sum(CASE WHEN damaged = 0 AND ` + since + ` < $1 THEN stored_bytes ELSE 0 END) AS bigint), 0),
-    coalesce(min(CASE WHEN damaged = 0 THEN ` + since + ` END), 0)
+    coalesce(sum(CASE WHEN damaged = 0 AND ` + undatedPack + ` THEN 1 ELSE 0 END), 0),
+    coalesce(CAST(sum(CASE WHEN damaged = 0 AND ` + undatedPack + ` THEN stored_bytes ELSE 0 END) AS bigint), 0),
+    coalesce(min(CASE WHEN damaged = 0 AND NOT (` + undatedPack + `) THEN ` + since + ` END), 0)
 FROM packs WHERE NOT condemned`
 	updateScrub = `UPDATE scrub SET within = $1, bytes = $2, requests = $3, price_requests = $4, price_bytes = $5, spend = $6`
 
 	packToProve = `SELECT id, pack, snapshot, object, object_offset, stored_bytes, sealed, frame_bytes, sums, adopted, ` + since + `, damage FROM packs WHERE NOT condemned AND `
-	selectDue   = packToProve + `(` + since + ` < $1 OR damaged = 0 AND ` + since + ` + (SELECT within FROM scrub) * 1000 * (` + due + `) <= $2 OR damaged <> 0 AND damaged < $3) ORDER BY 11, 1 LIMIT $4`
 
 	selectDamaged = packToProve + `damaged <> 0 ORDER BY id`
 	selectToProve = packToProve + `{id in $1} ORDER BY id`
@@ -47,7 +59,10 @@ UPDATE packs AS k SET proven = CASE WHEN r.result = 'proven' THEN {now} ELSE k.p
     sums = CASE WHEN r.result = 'adopted' THEN {unhex r.sums} ELSE k.sums END,
     damaged = CASE WHEN r.result = 'damaged' THEN {now} ELSE 0 END, damage = r.damage
 FROM {rows $1 AS r (id bigint, result text, sums text, damage text)} WHERE k.id = r.id AND NOT k.condemned`
-	forgetProofs = `UPDATE packs SET proven = 0, damaged = 0, damage = '', noted = {now}`
+	forgetProofs  = `UPDATE packs SET proven = 0, damaged = 0, damage = '', noted = {now}`
+	forgottenNow  = `UPDATE scrub SET forgotten = {now}`
+	selectPutBack = `SELECT source, objects, bytes, last FROM put_back ORDER BY source`
+	addPutBack    = `UPDATE put_back SET objects = objects + $2, bytes = bytes + $3, last = {now} WHERE source = $1`
 
 	inDay     = `day_began BETWEEN {now} - $1 AND {now}`
 	countRead = `
@@ -73,15 +88,38 @@ func (x *Index) Scrub(ctx context.Context) (s index.Scrub, err error) {
 	err = x.query(ctx, selectProven, []any{s.Now.Add(-s.Within).UnixMicro()}, func(scan func(...any) error) error {
 		var oldest int64
 		err := scan(&s.Packs, &s.Bytes, &s.UnprovenPacks, &s.UnprovenBytes, &s.UnknownPacks, &s.AdoptedPacks, &s.DamagedPacks, &s.DamagedBytes,
-			&s.LatePacks, &s.LateBytes, &oldest)
+			&s.LatePacks, &s.LateBytes, &s.UndatedPacks, &s.UndatedBytes, &oldest)
 		s.Oldest = fromMicros(oldest)
 		return err
 	})
 	if err != nil {
 		return s, err
 	}
-	err = x.scrubJournal(ctx, &s)
+	if s.Journal, err = x.scrubParts(ctx, selectJournal, &s); err != nil {
+		return s, err
+	}
+	if s.Parity, err = x.scrubParts(ctx, selectParityProven, &s); err != nil {
+		return s, err
+	}
+	err = x.query(ctx, selectParityBytes, nil, func(scan func(...any) error) error { return scan(&s.ParityBytes) })
+	if err == nil {
+		s.PutBack, err = listOf(ctx, x.query, selectPutBack, nil, readPutBack)
+	}
 	return s, err
+}
+
+func readPutBack(scan func(...any) error) (p index.PutBackTotal, err error) {
+	var last int64
+	err = scan(&p.Source, &p.Objects, &p.Bytes, &last)
+	p.Last = fromMicros(last)
+	return p, err
+}
+
+// NotePutBack implements index.Parity.
+func (x *Index) NotePutBack(ctx context.Context, from index.PutBackSource, objects int, bytes int64) error {
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		return tx.exec(ctx, addPutBack, string(from), objects, bytes)
+	})
 }
 
 // SetScrub implements index.Scrubbing.
@@ -103,6 +141,16 @@ func (x *Index) SetScrub(ctx context.Context, s index.ScrubSettings, by string) 
 
 // ToProve implements index.Scrubbing.
 func (x *Index) ToProve(ctx context.Context, before time.Time, limit int) ([]index.PackToProve, error) {
+	args, err := x.dueAt(ctx, before)
+	if err != nil {
+		return nil, err
+	}
+	return listOf(ctx, x.query, selectDue, append(args, limit), readPackToProve)
+}
+
+// dueAt returns the arguments of a search for what is due: all that was proven before a time; now;
+// and the time before which what is damaged was found to be so.
+func (x *Index) dueAt(ctx context.Context, before time.Time) ([]any, error) {
 	now, err := x.Backend.Clock(ctx)
 	if err != nil {
 		return nil, err
@@ -111,7 +159,7 @@ func (x *Index) ToProve(ctx context.Context, before time.Time, limit int) ([]ind
 	if !before.IsZero() {
 		micros = before.UnixMicro()
 	}
-	return listOf(ctx, x.query, selectDue, []any{micros, now.UnixMicro(), now.Add(-index.ScrubDay).UnixMicro(), limit}, readPackToProve)
+	return []any{micros, now.UnixMicro(), now.Add(-index.ScrubDay).UnixMicro()}, nil
 }
 
 // DamagedPacks implements index.Scrubbing.
@@ -151,7 +199,7 @@ func readPackToProve(scan func(...any) error) (p index.PackToProve, err error) {
 // ForgetProofs implements index.Recovering.
 func (x *Index) ForgetProofs(ctx context.Context) error {
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		return errors.Join(tx.exec(ctx, forgetProofs), tx.exec(ctx, forgetJournalProofs))
+		return errors.Join(tx.exec(ctx, forgetProofs), tx.exec(ctx, forgetJournalProofs), tx.exec(ctx, forgetParityProofs), tx.exec(ctx, forgottenNow))
 	})
 }
 
@@ -181,18 +229,13 @@ func (x *Index) NoteProofs(ctx context.Context, t index.Term, proofs []index.Pro
 	if err != nil {
 		return err
 	}
-	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		if err := tx.checkTerm(ctx, t); err != nil {
-			return err
-		}
+	return x.noteScrub(ctx, t, read, func(ctx context.Context, tx *Tx) error {
 		if err := eachOf(ctx, tx, lockPackRows, ids, func(func(...any) error) error { return nil }); err != nil {
 			return err
 		}
-		if len(rows) > 0 {
-			if err := tx.exec(ctx, noteProofs, string(list)); err != nil {
-				return err
-			}
+		if len(rows) == 0 {
+			return nil
 		}
-		return tx.exec(ctx, countRead, index.ScrubDay.Microseconds(), read.Bytes, read.Requests)
+		return tx.exec(ctx, noteProofs, string(list))
 	})
 }

@@ -123,6 +123,14 @@ func testReread(t *testing.T, fresh func(testing.TB) Database) {
 	want(first.Number, false)
 	f.must(f.x.Reread(f.ctx, []index.PageID{{Shard: f.shard.ID, Directory: listing.DirectoryID("a")}}))
 	want(first.Number, true)
+	noted := []index.PageID{}
+	for id, err := range f.x.ToReread(f.ctx) {
+		f.must(err)
+		noted = append(noted, id)
+	}
+	if len(noted) != 1 || noted[0] != (index.PageID{Shard: f.shard.ID, Directory: listing.DirectoryID("a")}) {
+		t.Errorf("to be read again: %v", noted)
+	}
 	if got := f.pages(first, "a"); len(got) != 1 || !got[0].Fingerprint.Matches(page.Fingerprint) || string(got[0].Listing) != string(page.Listing) {
 		t.Error("the version itself has changed")
 	}

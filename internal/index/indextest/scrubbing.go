@@ -218,7 +218,7 @@ func testScrubJournal(t *testing.T, fresh func(testing.TB) Database) {
 	term := f.lead("scrubber", "first", time.Minute, true)
 	f.must(f.x.SetScrub(f.ctx, index.ScrubSettings{Within: 1000 * time.Hour}, "me"))
 	state := f.scrubbed()
-	if state.JournalUnproven != index.JournalSlices || state.JournalLate+state.JournalDamaged != 0 || state.Now.Sub(state.JournalOldest) > time.Hour {
+	if state.Journal.Unproven != index.JournalSlices || state.Journal.Late+state.Journal.Damaged != 0 || state.Now.Sub(state.Journal.Oldest) > time.Hour {
 		t.Errorf("%+v", state)
 	}
 	if got := due(time.Time{}); len(got) > 2 {
@@ -241,7 +241,7 @@ func testScrubJournal(t *testing.T, fresh func(testing.TB) Database) {
 	if got := due(time.Time{}); got[0] != half {
 		t.Errorf("%+v, want %+v", got[0], half)
 	}
-	if state = f.scrubbed(); state.JournalDamaged != 2 || state.JournalDamage != half.Damage || state.JournalUnproven != index.JournalSlices || state.Today != read {
+	if state = f.scrubbed(); state.Journal.Damaged != 2 || state.Journal.Damage != half.Damage || state.Journal.Unproven != index.JournalSlices || state.Today != read {
 		t.Errorf("%+v", state)
 	}
 	for _, s := range all {
@@ -259,7 +259,7 @@ func testScrubJournal(t *testing.T, fresh func(testing.TB) Database) {
 		t.Errorf("after a day: %+v", got)
 	}
 	age(1000 * time.Hour)
-	if state = f.scrubbed(); state.JournalLate != index.JournalSlices || state.JournalUnproven != 0 || state.JournalDamaged != 1 {
+	if state = f.scrubbed(); state.Journal.Late != index.JournalSlices || state.Journal.Unproven != 0 || state.Journal.Damaged != 1 {
 		t.Errorf("%+v", state)
 	}
 }

@@ -134,6 +134,8 @@ func RunCalls(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"CatalogNumbers", testCatalogNumbers},
 		{"Locks", testLocks},
 		{"Scrub", testScrub},
+		{"Undated", testUndated},
+		{"ScrubParity", testScrubParity},
 		{"ScrubDue", testScrubDue},
 		{"ScrubJournal", testScrubJournal},
 		{"Split", testSplit},

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/entindex"
 )
@@ -228,12 +229,18 @@ func (b *backend) Wrap(err error) error {
 	case err == nil || errors.Is(err, backup.ErrUnavailable):
 		return err
 	case errors.As(err, &failure) && failure.Code == "42501":
-		return fmt.Errorf("index at %s: the role of this database user does not allow this (docs/security.md lists what each role may do): %w", b.address, err)
+		return refusedError{fmt.Errorf("index at %s: the role of this database user does not allow this (docs/security.md lists what each role may do): %w", b.address, err)}
 	case !unavailable(err):
 		return err
 	}
 	return fmt.Errorf("index at %s: %w: %w", b.address, backup.IndexAway, oneLine{err})
 }
+
+// A refusedError is an index.ErrRefused.
+type refusedError struct{ error }
+
+func (e refusedError) Unwrap() error        { return e.error }
+func (e refusedError) Is(target error) bool { return target == index.ErrRefused }
 
 // oneLine has the text of an error on one line, without repetitions: pgconn lists each attempt to
 // connect on a line of its own, and attempts to one address have the same text.

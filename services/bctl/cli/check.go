@@ -268,7 +268,7 @@ func (c *checkCommand) check(ctx context.Context, o check.Options) (check.Report
 	switch {
 	case errors.Is(err, process.ErrInterrupted) && c.state != nil:
 		c.app.term.println("Run the command again to continue; content that was read is not read again.")
-	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, index.ErrRefused):
 		err = fmt.Errorf("%w (a check reads everything: it needs the permissions of an operator)", err)
 	}
 	return report, err

@@ -44,7 +44,9 @@ type findingJSON struct {
 	Files     int64                 `json:"files"`
 	Affected  []affectedJSON        `json:"affected,omitempty"` // the first of them
 	More      int                   `json:"more_findings,omitempty"`
-	Parity    bool                  `json:"from_parity"` // bctl repair can put it back
+	Parity    bool                  `json:"from_parity"`     // bctl repair can put it back
+	Noted     int64                 `json:"noted,omitempty"` // affected entries of the newest snapshots that the next backup reads again
+	Unnoted   int64                 `json:"unnoted,omitempty"`
 	Next      string                `json:"next,omitempty"`
 }
 
@@ -69,7 +71,9 @@ type checkedJSON struct {
 // report prints the findings and the result. It fails if there are findings.
 func (c *checkCommand) report(level check.Level, r *check.Report) error {
 	files := int64(0)
+	known := len(r.Findings) > 0
 	for _, f := range r.Findings {
+		known = known && f.Kind == check.Chunks && f.Unnoted == 0
 		if f.Kind != check.Lists {
 			files += f.Files
 		}
@@ -98,7 +102,7 @@ func (c *checkCommand) report(level check.Level, r *check.Report) error {
 	if err := c.app.result(object, "%s", text); err != nil || len(r.Findings) == 0 {
 		return err
 	}
-	return &damageError{len(r.Findings), files, c.first}
+	return &damageError{len(r.Findings), files, c.first, known}
 }
 
 // A damageError reports that a check has found damage.
@@ -106,6 +110,7 @@ type damageError struct {
 	findings int
 	files    int64
 	first    string // as in checkCommand
+	known    bool   // a repair has dealt with all of it
 }
 
 func (e *damageError) Error() string {
@@ -113,6 +118,9 @@ func (e *damageError) Error() string {
 		return "the index is older than its store, and " + counted(e.findings, "finding") + " may only be due to that: run " + e.first + ", and then check again"
 	}
 	text := "the check found damage (" + counted(e.findings, "finding") + ")"
+	if e.known {
+		text = "what a repair has dropped is not stored again yet"
+	}
 	if e.files == 0 {
 		return text + "; no file that is kept is affected"
 	}
@@ -135,6 +143,10 @@ func (c *checkCommand) next(f *check.Finding) string {
 		return "restore the database from its last good dump"
 	}
 	switch {
+	case f.Kind == check.Chunks && f.Unnoted == 0 && f.Noted > 0:
+		return "back up. " + lostForGood
+	case f.Kind == check.Chunks && f.Unnoted == 0:
+		return lostForGood
 	case f.Kind == check.Parity && f.Object == "":
 		return "bctl prune --parity off, and then bctl prune with --parity as before"
 	case c.repairs == "" && f.Kind == check.Chunks:
@@ -154,7 +166,7 @@ func (c *checkCommand) finding(f *check.Finding) error {
 	if c.app.json {
 		o := findingJSON{
 			Type: "finding", Kind: string(f.Kind), Object: f.Object, Text: f.Text, Filer: f.Filer, Shard: f.Shard, Path: f.Path, Raw: backup.RawBase64(f.Path),
-			First: f.First, Last: f.Last, Lost: f.Lost, Elsewhere: f.Elsewhere, Files: f.Files, More: f.More, Parity: f.FromParity, Next: c.next(f),
+			First: f.First, Last: f.Last, Lost: f.Lost, Elsewhere: f.Elsewhere, Files: f.Files, More: f.More, Parity: f.FromParity, Noted: f.Noted, Unnoted: f.Unnoted, Next: c.next(f),
 		}
 		for i := range f.Affected {
 			a := newAffectedJSON(f, &f.Affected[i])
@@ -201,6 +213,10 @@ func (c *checkCommand) findingText(f *check.Finding) string {
 		}
 	}
 	switch {
+	case f.Kind == check.Chunks && f.Unnoted == 0 && f.Noted > 0:
+		b.WriteString("  a repair has dropped this, and the next backup reads the files of the newest snapshots again: bctl repair does nothing more\n")
+	case f.Kind == check.Chunks && f.Unnoted == 0:
+		b.WriteString("  the newest snapshots do not need it, so that no backup reads these files again, and bctl repair does nothing more\n")
 	case f.Kind == check.Parity:
 		b.WriteString("  no file is affected, but objects of its group are not protected\n")
 	case f.FromParity:

@@ -110,20 +110,6 @@ func TestModeString(t *testing.T) {
 	}
 }
 
-func TestParseSince(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for text, want := range map[string]time.Time{
-		"24h":                  now.Add(-24 * time.Hour),
-		"8d":                   now.Add(-8 * 24 * time.Hour),
-		"2026-01-01T00:00:00Z": time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		"2025-12-31":           time.Date(2025, 12, 31, 0, 0, 0, 0, zone),
-	} {
-		if got, err := parseSince(text, now); err != nil || !got.Equal(want) {
-			t.Errorf("%s: %v, %v", text, got, err)
-		}
-	}
-}
-
 // The log is text where one person works on one machine. A pruner of a fleet has no NATS.
 func TestLogFormat(t *testing.T) {
 	for _, test := range []struct{ index, nats, format, want string }{

@@ -51,6 +51,9 @@ func (a *app) repositoryKeys(ctx context.Context, r *repository, identity string
 	if err == nil {
 		err = opened.Check(&r.object)
 	}
+	if err == nil {
+		err = r.object.CheckInForce(opened.Opener)
+	}
 	if err == nil && workerErr != nil {
 		k.worker, err = r.object.WorkerKey(opened.Opener)
 	}

@@ -21,9 +21,10 @@ func newKeyRotate(a *app) *cobra.Command {
 beginning of each pack and rewrites no data. Afterwards an identity that was
 added later opens the packs that were written before, on its own.
 
-This needs an identity that opens the packs. It can be interrupted, and run
-again: it continues. What an earlier rotation has wrapped for all recipients in
-force is not wrapped again.
+This needs an identity that opens the packs, and that is a recipient in force:
+one that was removed is refused. It can be interrupted, and run again: it
+continues. What an earlier rotation has wrapped for all recipients in force is
+not wrapped again.
 
 After the removal of a recipient there is nothing to rotate: no packs can be
 closed to an identity that opens them.`,
@@ -47,12 +48,22 @@ type rotatedJSON struct {
 }
 
 func (a *app) rotateKeys(ctx context.Context) error {
-	r, k, err := a.openKeys(ctx, a.cfg.Identity)
+	r, err := a.openRepository(ctx, toWrite)
 	if err != nil {
 		return err
 	}
 	defer r.close()
 	identity, err := a.identityOf(ctx, r, a.cfg.Identity)
+	if err == nil {
+		err = r.object.CheckInForce(identity.Opener) // before anything is changed
+	}
+	if err != nil {
+		return err
+	}
+	k, err := a.repositoryKeys(ctx, r, a.cfg.Identity)
+	if err == nil {
+		err = a.follow(ctx, r, &k)
+	}
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ file does not need it. policy shows the rules before and after the change.`,
 			return a.withIndex(cmd.Context(), toRead, func(i index.Index) error { return a.printLog(cmd.Context(), i, since) })
 		},
 	}
-	sinceFlag(cmd.Flags(), &since, "since", "at or after `TIME`: 2006-01-02, RFC 3339, or 24h (ago)")
+	sinceFlag(cmd.Flags(), &since, "since", "at or after `TIME`: "+sinceForms)
 	a.wideFlag(cmd)
 	return cmd
 }

@@ -58,7 +58,8 @@ and copies nothing twice. Backups, restores and prunes continue meanwhile.
 What the store has no longer stays in the mirror: for ever, or for as long as
 --keep-deleted says. If a large share of the mirror would be deleted, the brake
 stops the deletions, and the exit status is 1. If that share was forgotten on
-purpose, --allow-delete SIZE lets it go.
+purpose, --allow-delete SIZE lets it go. Copies of a SQLite index stay for a day
+after a newer one has replaced them.
 
 Damaged objects are not copied, and do not replace sound ones. They are listed,
 and the exit status is 1. With --read-data, the command also reads the mirror's

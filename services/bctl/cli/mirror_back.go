@@ -45,7 +45,7 @@ is lost.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
 	}
 	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only print what would be copied")
-	sinceFlag(cmd.Flags(), &c.asOf, "as-of", "copy what the mirror had at this `TIME`, or so long ago (2006-01-02T15:04, 3d)")
+	sinceFlag(cmd.Flags(), &c.asOf, "as-of", "copy what the mirror had at this `TIME`: "+sinceForms)
 	return cmd
 }
 

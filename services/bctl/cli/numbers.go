@@ -107,6 +107,15 @@ func sinceFlag(flags *pflag.FlagSet, to *time.Time, name, usage string) {
 	flags.Var(&parsed[time.Time]{to, "", "string", func(text string) (time.Time, error) { return parseSince(text, time.Now()) }}, name, usage)
 }
 
+// sinceLayouts are the forms of a point in time. Those without a zone mean this machine's.
+var sinceLayouts = []string{
+	time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04Z07:00", "2006-01-02 15:04Z07:00",
+	"2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02",
+}
+
+// sinceForms says in a flag's usage what parseSince accepts.
+const sinceForms = "2006-01-02, 2006-01-02T15:04:05, RFC 3339, or 24h (ago)"
+
 func parseSince(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -114,10 +123,10 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 	if d, err := parseTime(text); err == nil {
 		return now.Add(-d), nil
 	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02"} {
+	for _, layout := range sinceLayouts {
 		if t, err := time.ParseInLocation(layout, text, zone); err == nil {
 			return t, nil
 		}
 	}
-	return time.Time{}, wrongValue("is not a time (2006-01-02, 2006-01-02T15:04:05Z) or a duration (24h, 8d)")
+	return time.Time{}, wrongValue("is not a time (2006-01-02, 2006-01-02T15:04:05 in local time, 2006-01-02T15:04:05Z) or a duration (24h, 8d)")
 }

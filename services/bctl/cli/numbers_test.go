@@ -92,6 +92,34 @@ func TestParseTimes(t *testing.T) {
 	}
 }
 
+// All flags for a point in time take the same forms. Without a zone, the time is this machine's.
+func TestParseSince(t *testing.T) {
+	setZone(t, time.FixedZone("CET", 3600))
+	now := time.Date(2026, 11, 22, 16, 0, 0, 0, time.UTC)
+	for text, want := range map[string]time.Time{
+		"24h":                       now.AddDate(0, 0, -1),
+		"3d":                        now.AddDate(0, 0, -3),
+		"2026-11-20":                time.Date(2026, 11, 19, 23, 0, 0, 0, time.UTC),
+		"2026-11-20T12:30":          time.Date(2026, 11, 20, 11, 30, 0, 0, time.UTC),
+		"2026-11-20 12:30":          time.Date(2026, 11, 20, 11, 30, 0, 0, time.UTC),
+		"2026-11-20T12:30Z":         time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC),
+		"2026-11-20T12:30:15":       time.Date(2026, 11, 20, 11, 30, 15, 0, time.UTC),
+		"2026-11-20 12:30:15":       time.Date(2026, 11, 20, 11, 30, 15, 0, time.UTC),
+		"2026-11-20T12:30:15.5":     time.Date(2026, 11, 20, 11, 30, 15, 5e8, time.UTC),
+		"2026-11-20T12:30:15Z":      time.Date(2026, 11, 20, 12, 30, 15, 0, time.UTC),
+		"2026-11-20 12:30:15+02:00": time.Date(2026, 11, 20, 10, 30, 15, 0, time.UTC),
+	} {
+		if got, err := parseSince(text, now); err != nil || !got.Equal(want) {
+			t.Errorf("%s: %v, %v, want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"2026-11-20T", "2026-11-31", "2026-11-20T25:00", "12:30", "yesterday"} {
+		if got, err := parseSince(text, now); err == nil {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+}
+
 // A duration is shown in a form that can be parsed.
 func TestTimeText(t *testing.T) {
 	for text, want := range map[string]string{

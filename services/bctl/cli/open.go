@@ -112,6 +112,9 @@ func (a *app) noIndex(ctx context.Context, err error) error {
 	if !errors.Is(err, backup.ErrNoRepository) || a.cfg.Store.URL == "" {
 		return err
 	}
+	if a.cfg.Index.URL == "" { // as on the machine of a mirror: nothing is lost
+		return fmt.Errorf("%w. These settings name a store, and no index (index.url)", err)
+	}
 	s, storeErr := open.Store(ctx, a.cfg, false, a.log)
 	if storeErr != nil {
 		return err
@@ -178,7 +181,7 @@ func (a *app) openRepository(ctx context.Context, to access) (*repository, error
 	if err != nil {
 		return nil, err
 	}
-	s, err := open.Store(ctx, a.cfg, false, a.log)
+	s, err := a.openStore(ctx, to)
 	if err != nil {
 		if gone := a.storeGone(ctx, i, err); gone != nil {
 			err = gone
@@ -208,6 +211,14 @@ func (a *app) openRepository(ctx context.Context, to access) (*repository, error
 	return r, nil
 }
 
+// openStore opens the store.
+func (a *app) openStore(ctx context.Context, to access) (store.Store, error) {
+	if to == toWrite {
+		return open.WriteStore(ctx, a.cfg, a.log)
+	}
+	return open.Store(ctx, a.cfg, false, a.log)
+}
+
 // openToRegister is openRepository for a command that only registers work for services. It does not
 // wait for a store that does not respond: the services do.
 func (a *app) openToRegister(ctx context.Context) (*repository, error) {
@@ -230,7 +241,7 @@ func (a *app) lookAtStore(ctx context.Context, r *repository) error {
 	defer cancel()
 	once := *a.cfg
 	once.Store.Retry = -1
-	s, err := open.Store(asking, &once, false, a.log)
+	s, err := open.WriteStore(asking, &once, a.log)
 	if err == nil {
 		r.store = s
 		if r.object, err = repo.Check(asking, s, r.index); err == nil {

@@ -110,7 +110,7 @@ name their settings files with --committer and --pruner. Services go on.`,
 	c.which.flags(a, cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&c.path, "path", "", "the `PATH` to remove")
-	sinceFlag(flags, &c.since, "since", "only from snapshots that started at or after `TIME`: 2006-01-02, RFC 3339, or 24h (ago)")
+	sinceFlag(flags, &c.since, "since", "only from snapshots that started at or after `TIME`: "+sinceForms)
 	flags.StringVar(&c.reason, "reason", "", "why, a `TEXT` for the log, without the name (required)")
 	flags.BoolVar(&c.dryRun, "dry-run", false, "only list what would be removed")
 	flags.BoolVarP(&c.yes, "yes", "y", false, "do not ask")

@@ -64,9 +64,10 @@ large share of what is stored would be dropped, the brake stops the command
 the command needs the configuration of the admin.
 
 --from-parity only puts back what parity has. It needs no identity and drops
-nothing. It looks for objects of parity groups that are missing or have another
-length; with --read-data it reads all of them. In a fleet with roles, it needs
-the configuration of the pruner, who alone may write and delete packs.`,
+nothing. It looks for objects of parity groups that are missing, have another
+length, or were damaged at their last scrub; with --read-data it reads all of
+them. In a fleet with roles, it needs the configuration of the pruner, who alone
+may write and delete packs.`,
 		Example: `  bctl repair --dry-run
   bctl repair
   bctl repair --read-data --yes
@@ -171,7 +172,7 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 			return repair.Summary{}, err
 		}
 		defer source.close()
-		repairing.PutBack = func(ctx context.Context, findings []*check.Finding) ([]string, error) {
+		repairing.PutBack = func(ctx context.Context, findings []*check.Finding) ([]string, int64, error) {
 			return source.putBack(ctx, r, findings)
 		}
 	}
@@ -223,6 +224,22 @@ func (c *repairCommand) mirror(ctx context.Context, r *repository, o *check.Opti
 	source.Damaged = func(name string, why error) {
 		c.app.note("the mirror's copy of %s is damaged too, and is not put back: %v", name, why)
 	}
+	source.Mended = func(name string) {
+		c.app.note("%s is put together of what is sound in the store's copy and in the mirror's, which are both damaged", name)
+	}
+	rows, err := packRows(ctx, r)
+	source.Mend = func(ctx context.Context, name string, present, copied []byte) ([]byte, bool, error) {
+		packs, err := r.index.PacksToProve(ctx, rows[name])
+		if err != nil {
+			return nil, false, err
+		}
+		mended, known := repair.Mend(packs, r.object.ID, present, copied)
+		return mended, known, nil
+	}
+	if err != nil {
+		source.close()
+		return nil, err
+	}
 	return source, nil
 }
 
@@ -251,18 +268,15 @@ func (c *repairCommand) prove(ctx context.Context, names []string) (damaged int6
 		return 0, err
 	}
 	defer r.close()
+	of, err := packRows(ctx, r)
+	if err != nil {
+		return 0, err
+	}
 	put := map[string]bool{}
+	var rows []int64
 	for _, name := range names {
 		put[name] = true
-	}
-	var rows []int64
-	for p, err := range r.index.Packs(ctx) {
-		if err != nil {
-			return 0, err
-		}
-		if put[store.PackName(p.Snapshot, p.Object)] {
-			rows = append(rows, p.Row)
-		}
+		rows = append(rows, of[name]...)
 	}
 	packs, err := r.index.PacksToProve(ctx, rows)
 	if err != nil {
@@ -277,6 +291,21 @@ func (c *repairCommand) prove(ctx context.Context, names []string) (damaged int6
 		},
 	})
 	return damaged, err
+}
+
+// packRows returns the rows of the packs in each object.
+func packRows(ctx context.Context, r *repository) (map[string][]int64, error) {
+	rows := map[string][]int64{}
+	for p, err := range r.index.Packs(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		if !p.Deleting && !p.Gone {
+			name := store.PackName(p.Snapshot, p.Object)
+			rows[name] = append(rows[name], p.Row)
+		}
+	}
+	return rows, nil
 }
 
 // conclude prints what was repaired.

@@ -43,8 +43,9 @@ func (a *app) mirrorOf(ctx context.Context, of *backup.Repository) (*mirrorSourc
 
 func (m *mirrorSource) close() { _ = m.store.Close() } // it was only read
 
-// putBack puts damaged objects back into the store, and returns their names.
-func (m *mirrorSource) putBack(ctx context.Context, r *repository, findings []*check.Finding) (names []string, err error) {
+// putBack puts damaged objects back into the store, and returns their names and the number of
+// their bytes.
+func (m *mirrorSource) putBack(ctx context.Context, r *repository, findings []*check.Finding) (names []string, bytes int64, err error) {
 	tried := map[string]bool{}
 	for _, f := range findings {
 		if f.Object == "" || tried[f.Object] {
@@ -56,17 +57,17 @@ func (m *mirrorSource) putBack(ctx context.Context, r *repository, findings []*c
 			err = fmt.Errorf("%w: to put objects back, use a key of the store that may put all objects, and delete damaged ones", err)
 		}
 		if err != nil {
-			return names, err
+			return names, bytes, err
 		}
 		if !done {
 			continue
 		}
-		names = append(names, f.Object)
+		names, bytes = append(names, f.Object), bytes+m.Bytes(f.Object)
 		if err := forgottenMeanwhile(ctx, r, f.Object); err != nil {
-			return names, err
+			return names, bytes, err
 		}
 	}
-	return names, nil
+	return names, bytes, nil
 }
 
 // forgottenMeanwhile deletes a record that was put back, if a pruner has removed its snapshot since

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"sync/atomic"
 	"time"
 
@@ -30,9 +29,10 @@ func newScrub(a *app) *cobra.Command {
 		Use:   "scrub",
 		Short: "Prove without a key that packs are undamaged",
 		Long: `Proves that packs are still what was sealed: it reads them as a whole from the
-store, and compares them with checksums in the index. Then it reads the journal
-(segments, commit records, catalogs, copies of the index), and verifies the
-signatures. It needs no identity, and writes nothing to the store.
+store, and compares them with checksums in the index. Then it reads parity
+objects, and compares them with their digests, and the journal (segments, commit
+records, catalogs, copies of the index), whose signatures it verifies. It needs
+no identity, and writes nothing to the store.
 
 Without flags, it proves what is due, the oldest proof first. All packs are due
 within 30 days (bctl scrub set), a few of them each day: run it daily. In a
@@ -111,16 +111,19 @@ func (c *scrubCommand) failed(err error) error {
 		return &busyError{err.Error() + "; run this command again when that has ended"}
 	case errors.Is(err, process.ErrInterrupted):
 		c.app.term.println("Run the command again to continue; what was proven is not read again.")
-	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w (in a fleet with roles, only scrubbers and the admin note proofs: start bctl scrubber)", err)
+	case errors.Is(err, index.ErrRefused):
+		return fmt.Errorf("%w (in a fleet with roles, only the service bctl scrubber and the admin note proofs)", err)
 	}
 	return err
 }
 
 // scrubFailed returns the error of damage that this scrub or another one has found.
 func scrubFailed(s *index.Scrub) error {
-	if s.DamagedPacks == 0 && s.JournalDamaged > 0 {
-		return fmt.Errorf("the journal has %s: bctl check shows whether the index needs them, and bctl repair has them written again", counted(s.JournalDamaged, "damaged object"))
+	if s.DamagedPacks == 0 && s.Parity.Damaged > 0 {
+		return fmt.Errorf("%s damaged or missing: bctl repair puts them back", countedAre(s.Parity.Damaged, "parity object"))
+	}
+	if s.DamagedPacks == 0 && s.Journal.Damaged > 0 {
+		return fmt.Errorf("the journal has %s: bctl check shows whether the index needs them, and bctl repair has them written again", counted(s.Journal.Damaged, "damaged object"))
 	}
 	if s.DamagedPacks == 0 {
 		return nil
@@ -139,19 +142,24 @@ func (c *scrubCommand) report(s *scrub.Summary, state *index.Scrub, damaged []*c
 			Requests       int64              `json:"requests"`
 			Bytes          int64              `json:"bytes"`
 			Journal        int64              `json:"journal_objects"`
+			Parity         int64              `json:"parity_objects"`
 			Limited        bool               `json:"limited"` // more is due than the limits allow
 			ElapsedSeconds float64            `json:"elapsed_seconds"`
 			State          scrubJSON          `json:"state"`
-		}{"scrub", s.Proven, s.Adopted, []scrubFindingJSON{}, s.Read.Requests, s.Read.Bytes, s.Journal, s.Limited, time.Since(c.started).Seconds(), newScrubJSON(state)}
+		}{"scrub", s.Proven, s.Adopted, []scrubFindingJSON{}, s.Read.Requests, s.Read.Bytes, s.Journal, s.Parity, s.Limited, time.Since(c.started).Seconds(), newScrubJSON(state)}
 		for _, f := range damaged {
 			object.Damaged = append(object.Damaged, scrubFindingJSON{f.Object, f.Text})
 		}
 		return c.app.print(object)
 	}
 	for _, f := range damaged {
-		fmt.Fprintf(c.app.out, "%s: %s\n", f.Object, f.Text)
+		fmt.Fprintf(c.app.out, "%s: %s\n", subject(f), f.Text)
 	}
-	text := fmt.Sprintf("proved %s and %s of the journal (read %s in %.1f s)\n", counted(s.Proven, "pack"), counted(s.Journal-s.DamagedJournal, "object"), size(s.Read.Bytes), time.Since(c.started).Seconds())
+	text := "proved " + counted(s.Proven, "pack")
+	if s.Parity > 0 {
+		text += ", " + counted(s.Parity-s.DamagedParity, "parity object")
+	}
+	text += fmt.Sprintf(" and %s of the journal (read %s in %.1f s)\n", counted(s.Journal-s.DamagedJournal, "object"), size(s.Read.Bytes), time.Since(c.started).Seconds())
 	if s.Adopted > 0 {
 		text += fmt.Sprintf("noted the checksums of %s, with which later scrubs compare\n", counted(s.Adopted, "pack"))
 	}
@@ -200,8 +208,14 @@ func provenText(s *index.Scrub) string {
 	if s.Packs == 0 {
 		return "there are no packs"
 	}
-	if s.Oldest.IsZero() {
+	switch {
+	case s.Oldest.IsZero() && s.UndatedPacks > 0:
+		return "never: the index was rebuilt, or a former version has stored the packs, and no scrub has proven them since"
+	case s.Oldest.IsZero():
 		return "all packs are damaged"
+	case s.UndatedPacks > 0:
+		return fmt.Sprintf("%s of %d never, since the index was rebuilt or a former version stored them; all other undamaged packs were stored or proven since %s",
+			counted(s.UndatedPacks, "pack"), s.Packs, happened(s.Oldest, s.Now))
 	}
 	return "all undamaged packs were stored or proven since " + happened(s.Oldest, s.Now)
 }
@@ -224,23 +238,39 @@ func scrubRows(s *index.Scrub, row rowFunc) {
 	if s.AdoptedPacks > 0 {
 		row("adopted", "%s with the checksums that a scrub has read first (bctl check --read-data proves them)", counted(s.AdoptedPacks, "pack"))
 	}
-	row("journal", "%s", journalText(s))
+	if s.Parity.Parts > 0 {
+		row("parity", "%s", partsText(&s.Parity, "groups", s.Now))
+	}
+	row("journal", "%s", partsText(&s.Journal, "slices", s.Now))
+	for i := range s.PutBack {
+		if p := &s.PutBack[i]; p.Objects > 0 {
+			row("put back", "%s with %s from %s by repairs, the last of them %s", counted(p.Objects, "object"), size(p.Bytes), putBackFrom[p.Source], happened(p.Last, s.Now))
+		}
+	}
 	row("within", "%s", spanText(s.Within))
 	row("limits", "%s", budgetText(s))
 	costRows(s, row)
 	if days := s.Days(); days > s.Within.Hours()/24 {
-		row("too little", "the limits allow to prove %s in %.0f days: raise them, or --proven-within", size(s.Bytes), days)
+		row("too little", "the limits allow to prove %s in %.0f days: raise them, or --proven-within", size(s.All().Bytes), days)
 	}
 }
 
-// journalText says what is proven of the journal.
-func journalText(s *index.Scrub) string {
-	text := "all undamaged objects were stored or proven since " + happened(s.JournalOldest, s.Now)
-	if s.JournalLate > 0 {
-		text += fmt.Sprintf("; %d of %d parts are late", s.JournalLate, index.JournalSlices)
+var putBackFrom = map[index.PutBackSource]string{index.FromMirror: "the mirror", index.FromParity: "parity"}
+
+// partsText says what is proven of the journal, or of parity.
+func partsText(p *index.ScrubParts, parts string, now time.Time) string {
+	text := "all undamaged objects were stored or proven since " + happened(p.Oldest, now)
+	switch {
+	case p.Oldest.IsZero():
+		text = "never: the index was rebuilt, and no scrub has proven anything since"
+	case p.Undated > 0:
+		text = fmt.Sprintf("%d of %d %s never, since the index was rebuilt; all other undamaged objects were stored or proven since %s", p.Undated, p.Parts, parts, happened(p.Oldest, now))
 	}
-	if s.JournalDamaged > 0 {
-		text += fmt.Sprintf("; %s damaged: %s", countedAre(s.JournalDamaged, "object"), display(s.JournalDamage))
+	if p.Late > 0 {
+		text += fmt.Sprintf("; %d of %d %s are late", p.Late, p.Parts, parts)
+	}
+	if p.Damaged > 0 {
+		text += fmt.Sprintf("; %s damaged: %s", countedAre(p.Damaged, "object"), display(p.Damage))
 	}
 	return text
 }
@@ -268,11 +298,13 @@ func spanText(d time.Duration) string {
 // scrubJSON is the state of scrubbing. The names are fixed.
 type scrubJSON struct {
 	Type           string  `json:"type"`         // scrub_state
-	OldestProof    *string `json:"oldest_proof"` // all undamaged packs were stored or proven since then
+	OldestProof    *string `json:"oldest_proof"` // all undamaged packs were stored or proven since then; null: some are undated
 	Packs          int64   `json:"packs"`
 	Bytes          int64   `json:"bytes"`
 	UnprovenPacks  int64   `json:"unproven_packs"`
 	UnprovenBytes  int64   `json:"unproven_bytes"`
+	UndatedPacks   int64   `json:"undated_packs"` // of these, those that were stored at a time that is not known
+	UndatedBytes   int64   `json:"undated_bytes"`
 	UnknownPacks   int64   `json:"unknown_packs"` // without checksums
 	AdoptedPacks   int64   `json:"adopted_packs"` // with those that a scrub has read first
 	LatePacks      int64   `json:"late_packs"`
@@ -292,15 +324,43 @@ type scrubJSON struct {
 	// Of the journal: all undamaged objects were stored or proven since then.
 	OldestJournalProof *string `json:"oldest_journal_proof"`
 	LateJournalSlices  int64   `json:"late_journal_slices"` // of 257
+	UndatedJournal     int64   `json:"undated_journal_slices"`
 	DamagedJournal     int64   `json:"damaged_journal_objects"`
+	// Of parity, likewise.
+	OldestParityProof *string       `json:"oldest_parity_proof"`
+	LateParity        int64         `json:"late_parity_groups"`
+	UndatedParity     int64         `json:"undated_parity_groups"`
+	DamagedParity     int64         `json:"damaged_parity_objects"`
+	PutBack           []putBackNote `json:"put_back"` // by repairs, since the index was made
+}
+
+// putBackNote is what repairs have put back from one source.
+type putBackNote struct {
+	Source  index.PutBackSource `json:"source"` // mirror or parity
+	Objects int64               `json:"objects"`
+	Bytes   int64               `json:"bytes"`
+	Last    *string             `json:"last"`
+}
+
+// provenSince is the time since which everything is proven; zero: something is undated.
+func provenSince(oldest time.Time, undated int64) *string {
+	if undated > 0 {
+		oldest = time.Time{}
+	}
+	return jsonTime(oldest)
 }
 
 func newScrubJSON(s *index.Scrub) scrubJSON {
+	back := []putBackNote{}
+	for _, p := range s.PutBack {
+		back = append(back, putBackNote{p.Source, p.Objects, p.Bytes, jsonTime(p.Last)})
+	}
 	return scrubJSON{
-		"scrub_state", jsonTime(s.Oldest), s.Packs, s.Bytes, s.UnprovenPacks, s.UnprovenBytes, s.UnknownPacks, s.AdoptedPacks, s.LatePacks, s.LateBytes,
+		"scrub_state", provenSince(s.Oldest, s.UndatedPacks), s.Packs, s.Bytes, s.UnprovenPacks, s.UnprovenBytes, s.UndatedPacks, s.UndatedBytes, s.UnknownPacks, s.AdoptedPacks, s.LatePacks, s.LateBytes,
 		s.DamagedPacks, s.DamagedBytes, int64(s.Within / time.Second), s.PerDay.Bytes, s.PerDay.Requests, s.Today.Bytes, s.Today.Requests,
 		s.Prices.Requests.String(), s.Prices.Bytes.String(), s.Spend.String(), s.Prices.Cost(s.Today).String(),
-		jsonTime(s.JournalOldest), s.JournalLate, s.JournalDamaged,
+		provenSince(s.Journal.Oldest, s.Journal.Undated), s.Journal.Late, s.Journal.Undated, s.Journal.Damaged,
+		provenSince(s.Parity.Oldest, s.Parity.Undated), s.Parity.Late, s.Parity.Undated, s.Parity.Damaged, back,
 	}
 }
 
@@ -312,10 +372,19 @@ func lacksProofs(s *index.Scrub) (list []lack) {
 	if s.LatePacks > 0 {
 		list = append(list, lack{What: "proofs", Text: fmt.Sprintf("%s not proven for %s (bctl scrub show)", countedAre(s.LatePacks, "pack"), spanText(s.Within)), Warns: true})
 	}
-	if s.JournalDamaged > 0 {
-		list = append(list, lack{What: "journal", Text: counted(s.JournalDamaged, "damaged object") + " in the journal (bctl check, then bctl repair)", Warns: true})
+	if s.UndatedPacks > 0 {
+		list = append(list, lack{What: "proofs", Text: countedAre(s.UndatedPacks, "pack") + " not proven since the index was rebuilt (bctl scrub show)", Warns: true})
 	}
-	if s.JournalLate > 0 {
+	if s.Parity.Damaged > 0 {
+		list = append(list, lack{What: "parity", Text: countedAre(s.Parity.Damaged, "parity object") + " damaged or missing (bctl repair)", Warns: true})
+	}
+	if s.Parity.Late > 0 {
+		list = append(list, lack{What: "proofs", Text: fmt.Sprintf("parity is not proven for %s (bctl scrub show)", spanText(s.Within)), Warns: true})
+	}
+	if s.Journal.Damaged > 0 {
+		list = append(list, lack{What: "journal", Text: counted(s.Journal.Damaged, "damaged object") + " in the journal (bctl check, then bctl repair)", Warns: true})
+	}
+	if s.Journal.Late > 0 {
 		list = append(list, lack{What: "proofs", Text: fmt.Sprintf("the journal is not proven for %s (bctl scrub show)", spanText(s.Within)), Warns: true})
 	}
 	return list

@@ -81,5 +81,5 @@ func costRows(s *index.Scrub, row rowFunc) {
 		limit = "of at most " + s.Spend.String()
 	}
 	row("cost today", "%s (%s)", s.Prices.Cost(s.Today), limit)
-	row("cost of all", "%s, to prove all packs once", s.Prices.Cost(index.ScrubCost{Requests: s.Packs, Bytes: s.Bytes}))
+	row("cost of all", "%s, to prove all packs and parity once", s.Prices.Cost(s.All()))
 }

@@ -57,7 +57,7 @@ below them why snapshots failed; --wide shows all columns.`,
 		},
 	}
 	c.which.flags(a, cmd)
-	sinceFlag(cmd.Flags(), &c.since, "since", "started at or after `TIME`: 2006-01-02, RFC 3339, or 24h (ago)")
+	sinceFlag(cmd.Flags(), &c.since, "since", "started at or after `TIME`: "+sinceForms)
 	cmd.Flags().StringSliceVar(&c.states, "state", nil, "only those in a `STATE`: running, interrupted, committed, failed or deleting")
 	cmd.Flags().StringArrayVar(&c.tags, "tag", nil, "only those with this `TAG` (repeated: with all of them)")
 	cmd.Flags().StringVar(&c.path, "path", "", "only those of a tree that has this `PATH`: the tree itself, or below it")

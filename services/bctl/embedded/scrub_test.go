@@ -210,13 +210,13 @@ func TestScrubOfTheJournal(t *testing.T) {
 		}
 	}
 	s, found := prove(index.ScrubCost{})
-	if state := w.state(); s.Journal != int64(len(names)) || s.DamagedJournal != 0 || len(found) != 0 || state.JournalUnproven != 0 || state.Today != s.Read {
+	if state := w.state(); s.Journal != int64(len(names)) || s.DamagedJournal != 0 || len(found) != 0 || state.Journal.Unproven != 0 || state.Today != s.Read {
 		t.Errorf("%+v, %q, %+v", s, found, state)
 	}
 	for _, name := range names {
 		w.flip(name, func(size int) int { return size / 2 })
 	}
-	for began := w.state().Now; w.state().JournalOldest.Before(began); {
+	for began := w.state().Now; w.state().Journal.Oldest.Before(began); {
 		s, more := prove(index.ScrubCost{Requests: 60})
 		found = append(found, more...)
 		if s.Read.Requests > 60 || s.Journal == 0 && !s.Limited {
@@ -226,7 +226,7 @@ func TestScrubOfTheJournal(t *testing.T) {
 	slices.Sort(names)
 	slices.Sort(found)
 	found = slices.Compact(found) // the last run begins anew
-	if state := w.state(); !slices.Equal(names, found) || state.JournalDamaged != int64(len(names)) || state.DamagedPacks != 0 {
+	if state := w.state(); !slices.Equal(names, found) || state.Journal.Damaged != int64(len(names)) || state.DamagedPacks != 0 {
 		t.Errorf("%q are damaged, and %q are found: %+v", names, found, state)
 	}
 }

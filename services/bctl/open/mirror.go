@@ -2,6 +2,7 @@ package open
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -9,7 +10,9 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/store/dirstore"
 	"github.com/bctl/bctl/internal/store/ratestore"
 )
 
@@ -34,6 +37,58 @@ func mirror(ctx context.Context, c *config.Config, create bool, log *slog.Logger
 		return nil, fmt.Errorf("mirror: %w", err)
 	}
 	return ratestore.New(s, c.Mirror.RequestsPerSecond, c.Mirror.BytesPerSecond), nil
+}
+
+// WriteStore opens the store for a command that changes it. It fails with backup.ErrInvalid if the
+// store is the mirror of the repository: what is written there, the store itself would lack.
+func WriteStore(ctx context.Context, c *config.Config, log *slog.Logger) (store.Store, error) {
+	if c.Mirror.URL != "" && samePlace(c, c.AtMirror()) {
+		return nil, fmt.Errorf("%s is the mirror of this repository (mirror.url, BCTL_MIRROR): what is written there, the store would lack. Leave --store out. "+
+			"If the store is lost, and the mirror is the store from now on, remove mirror.url first: %w", c.Store.URL, backup.ErrInvalid)
+	}
+	s, err := Store(ctx, c, false, log)
+	if err != nil {
+		return nil, err
+	}
+	if own := ownStore(ctx, c, s); own != "" {
+		return nil, errors.Join(fmt.Errorf("%s is a mirror of the store in %s: what is written there, that store would lack. Leave --store out. "+
+			"If the mirror is the store from now on, move %[2]s away first: %w", c.Store.URL, own, backup.ErrInvalid), s.Close())
+	}
+	return s, nil
+}
+
+// ownStore returns the directory with the store of c.Repo, if s is a mirror of it in another place.
+// What it cannot find out is none: commands then fail at what they need.
+func ownStore(ctx context.Context, c *config.Config, s store.Store) string {
+	if c.Repo == "" {
+		return ""
+	}
+	own := *c
+	own.Store = config.Store{URL: filepath.Join(c.Repo, "store")}
+	if samePlace(c, &own) {
+		return ""
+	}
+	isMirror := false
+	for _, err := range s.List(ctx, store.SumsPrefix) {
+		isMirror = err == nil
+		break
+	}
+	if !isMirror {
+		return ""
+	}
+	there, err := dirstore.Open(own.Store.URL)
+	if err != nil {
+		return ""
+	}
+	defer there.Close()
+	is, err := repo.ReadObject(ctx, there)
+	if err != nil {
+		return ""
+	}
+	if of, err := repo.ReadObject(ctx, s); err != nil || of.ID != is.ID {
+		return ""
+	}
+	return own.Store.URL
 }
 
 // samePlace reports whether a store and its mirror are at one place, or one in the other.

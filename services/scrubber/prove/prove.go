@@ -11,6 +11,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -90,6 +91,7 @@ func (p *Prover) Look(ctx context.Context) error {
 		Progress: func(now scrub.Summary) { // one at a time
 			p.beat.Moved()
 			p.opts.Metrics.Read(now.Packs()-last.Packs(), now.Read.Bytes-last.Read.Bytes, now.Damaged-last.Damaged)
+			p.opts.Metrics.ReadParity(now.Parity-last.Parity, now.DamagedParity-last.DamagedParity)
 			p.opts.Metrics.ReadJournal(now.Journal-last.Journal, now.DamagedJournal-last.DamagedJournal)
 			last = now
 		},
@@ -100,6 +102,9 @@ func (p *Prover) Look(ctx context.Context) error {
 	}
 	if s.Packs() > 0 {
 		p.opts.Log.Info("packs proven", "proven", s.Proven, "adopted", s.Adopted, "damaged", s.Damaged, "bytes", s.Read.Bytes, "limited", s.Limited, "seconds", time.Since(began).Seconds())
+	}
+	if s.Parity > 0 {
+		p.opts.Log.Info("parity objects proven", "objects", s.Parity, "damaged", s.DamagedParity, "limited", s.Limited)
 	}
 	if s.Journal > 0 {
 		p.opts.Log.Info("objects of the journal proven", "objects", s.Journal, "damaged", s.DamagedJournal, "limited", s.Limited)
@@ -113,13 +118,23 @@ func (p *Prover) measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	age := func(since time.Time) time.Duration {
-		if since.IsZero() {
+	age := func(since time.Time, undated int64) float64 {
+		switch {
+		case undated > 0: // stored at a time that is not known
+			return math.Inf(1)
+		case since.IsZero():
 			return 0
 		}
-		return max(0, s.Now.Sub(since))
+		return max(0, s.Now.Sub(since).Seconds())
 	}
-	p.opts.Metrics.State(age(s.Oldest), s.Within, s.UnprovenPacks, s.LatePacks, s.DamagedPacks)
-	p.opts.Metrics.Journal(age(s.JournalOldest), s.JournalLate, s.JournalDamaged)
+	m := p.opts.Metrics
+	m.State(telemetry.ScrubState{
+		OldestSeconds: age(s.Oldest, s.UndatedPacks), Within: s.Within, Unproven: s.UnprovenPacks, Undated: s.UndatedPacks, Late: s.LatePacks, Damaged: s.DamagedPacks,
+	})
+	m.Journal(telemetry.ScrubPartsState{OldestSeconds: age(s.Journal.Oldest, s.Journal.Undated), Late: s.Journal.Late, Damaged: s.Journal.Damaged})
+	m.Parity(telemetry.ScrubPartsState{OldestSeconds: age(s.Parity.Oldest, s.Parity.Undated), Late: s.Parity.Late, Damaged: s.Parity.Damaged})
+	for _, back := range s.PutBack {
+		m.PutBack(string(back.Source), back.Objects, back.Bytes)
+	}
 	return nil
 }

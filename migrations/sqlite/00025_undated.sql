@@ -1,0 +1,38 @@
+-- What is not known to be undamaged since any time, the proofs of parity, and what repairs have put back. Binaries of version 11 can
+-- work with this schema: their rebuilds let what they find count as stored at that time, and their scrubs read no parity.
+
+-- +goose Up
+INSERT INTO schema_versions (version, oldest) VALUES (25, 11);
+-- When the proofs were last forgotten, because the index was rebuilt; 0: never. What was noted until then, and is not proven since,
+-- was stored at a time that is not known.
+ALTER TABLE scrub ADD COLUMN forgotten INTEGER NOT NULL DEFAULT 0;
+UPDATE scrub SET forgotten = CAST(unixepoch('subsec') * 1000000 AS INTEGER) WHERE EXISTS (SELECT 1 FROM packs);
+
+-- The proofs of the parity objects of a group, as in journal_proofs.
+ALTER TABLE parity_groups ADD COLUMN noted INTEGER NOT NULL DEFAULT 0;   -- when the group became valid
+ALTER TABLE parity_groups ADD COLUMN proven INTEGER NOT NULL DEFAULT 0;  -- when the last proof of all its parity objects was begun; 0: never
+ALTER TABLE parity_groups ADD COLUMN begun INTEGER NOT NULL DEFAULT 0;   -- when the proof in progress was begun; 0: there is none
+ALTER TABLE parity_groups ADD COLUMN reached INTEGER NOT NULL DEFAULT 0; -- how many objects that has read
+ALTER TABLE parity_groups ADD COLUMN damaged INTEGER NOT NULL DEFAULT 0; -- objects that the last proof, or the one in progress, has found to be damaged
+ALTER TABLE parity_groups ADD COLUMN damage text NOT NULL DEFAULT '';    -- the first of them
+UPDATE parity_groups SET noted = CAST(unixepoch('subsec') * 1000000 AS INTEGER);
+
+-- What repairs have put back in all.
+CREATE TABLE put_back (
+    source  text    NOT NULL PRIMARY KEY, -- parity or mirror
+    objects INTEGER NOT NULL,
+    bytes   INTEGER NOT NULL,
+    last    INTEGER NOT NULL              -- when; 0: never
+);
+INSERT INTO put_back (source, objects, bytes, last) VALUES ('parity', 0, 0, 0), ('mirror', 0, 0, 0);
+
+-- +goose Down
+DROP TABLE put_back;
+ALTER TABLE parity_groups DROP COLUMN damage;
+ALTER TABLE parity_groups DROP COLUMN damaged;
+ALTER TABLE parity_groups DROP COLUMN reached;
+ALTER TABLE parity_groups DROP COLUMN begun;
+ALTER TABLE parity_groups DROP COLUMN proven;
+ALTER TABLE parity_groups DROP COLUMN noted;
+ALTER TABLE scrub DROP COLUMN forgotten;
+DELETE FROM schema_versions WHERE version = 25;
