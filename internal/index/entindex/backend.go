@@ -29,9 +29,9 @@ type Backend interface {
 	// Update runs do in a transaction that writes, and commits it unless do fails. After a
 	// serialization failure or a deadlock it runs do again, in a new transaction.
 	Update(ctx context.Context, d Durability, do func(ctx context.Context, tx *Tx) error) error
-	// GiveWay waits if others need the database more than a caller that has worked for so long since
-	// it last gave way: long work in the background, in many transactions. It reports whether they
-	// do.
+	// GiveWay waits if others need the database more than a caller that has worked for so long
+	// since it last gave way: long work in the background, in many transactions. It reports whether
+	// they do.
 	GiveWay(ctx context.Context, worked time.Duration) (needed bool, err error)
 	// Client reads the small tables outside of transactions.
 	Client() *ent.Client

@@ -218,8 +218,8 @@ func TestSoundCopyStays(t *testing.T) {
 	}
 }
 
-// Each half of a page of the index is damaged in turn. After the damage is detected, no copy is made, and a
-// rebuild uses the last copy without the damage.
+// Each half of a page of the index is damaged in turn. After the damage is detected, no copy is
+// made, and a rebuild uses the last copy without the damage.
 func TestDamagedIndexIsNotCopied(t *testing.T) {
 	m := newMachine(t)
 	first := m.backupAndCopy(0)
