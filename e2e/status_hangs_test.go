@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -51,5 +52,36 @@ func TestStatusWhilePostgresHangs(t *testing.T) {
 	expect(t, out, 1, "the index does not answer: running snapshots are not known")
 	if !strings.Contains(out.Stdout, f.Walkers[0].Name) {
 		t.Errorf("the services are not listed: %s", out)
+	}
+}
+
+// If Postgres refuses the operator, perhaps because it refuses everybody, bctl status and bctl
+// worker ls list the services nevertheless, and say who refuses.
+func TestServicesWhilePostgresRefuses(t *testing.T) {
+	t.Parallel()
+	f := fleet.New(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1, OwnPostgres: true})
+	fleet.Await(t, "all services to be ready", func() bool {
+		return strings.Count(f.Must("worker", "ls", "--json").Stdout, `"state":"ready"`) == 3
+	})
+	dsn, err := url.Parse(f.Postgres.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dsn.User = url.User("nobody")
+	refused := *f.Client
+	refused.Env = append(slices.Clip(f.Env), "BCTL_INDEX="+dsn.String())
+	status := refused.Run("status")
+	expect(t, status, 1, "the index refuses this client: running snapshots are not known")
+	list := refused.Run("worker", "ls")
+	expect(t, list, 0)
+	if !strings.Contains(list.Stderr, "refuses this client") {
+		t.Errorf("it does not say who refuses: %s", list)
+	}
+	for _, out := range []fleet.Output{status, list} {
+		for _, s := range []*fleet.Service{f.Walkers[0], f.Readers[0], f.Committers[0]} {
+			if !strings.Contains(out.Stdout, s.Name) {
+				t.Errorf("%s is not listed: %s", s.Name, out)
+			}
+		}
 	}
 }

@@ -3,12 +3,14 @@ package flow
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // serverOf starts a server with JetStream for these users. Their passwords are "x".
@@ -66,5 +68,41 @@ func TestWorkerThatIsRefusedIsNotReady(t *testing.T) {
 	until(t, "the cause is known", func(context.Context) bool {
 		err := stranger.Ready()
 		return errors.Is(err, backup.ErrUnavailable) && strings.Contains(err.Error(), "refuses this client")
+	})
+}
+
+// When the server learns that the users have changed, a client that is connected says so, and names
+// its settings, as a new one does; and it goes on when it is allowed again.
+func TestUserThatIsRefusedLater(t *testing.T) {
+	t.Parallel()
+	user := &server.User{Username: "walker", Password: "x"}
+	options := server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT}
+	s := serverOf(t, &options, user)
+	reload := func(users ...*server.User) {
+		changed := options
+		changed.Users = users
+		if err := s.ReloadOptions(&changed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log testenv.Buffer
+	o := Options{URL: s.ClientURL(), User: user.Username, Password: user.Password, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	c := connect(t, o, ackWait)
+	until(t, "it is connected", func(context.Context) bool { return c.Ready() == nil })
+	reload(&server.User{Username: "renamed", Password: "x"})
+	const want = "refuses this client (are nats.user and its password those of the server?)"
+	until(t, "it says that it is refused", func(context.Context) bool {
+		err := c.Ready()
+		return errors.Is(err, backup.ErrUnavailable) && strings.Contains(err.Error(), want)
+	})
+	if text := log.String(); strings.Count(text, want) != 1 || strings.Contains(text, "NATS reports an error") {
+		t.Errorf("the log should name the refusal once:\n%s", text)
+	}
+	reload(user)
+	until(t, "it is connected again", func(context.Context) bool { return c.Ready() == nil })
+	s.Shutdown()
+	until(t, "it says that the server is gone", func(context.Context) bool {
+		err := c.Ready()
+		return err != nil && strings.Contains(err.Error(), "does not answer")
 	})
 }

@@ -66,7 +66,7 @@ type Conn struct {
 
 	others others
 
-	ackWait time.Duration // shorter in tests
+	ackWait time.Duration // of all queues, in tests; 0: each queue's
 
 	instance string // of this process: see presence.go
 	steady   steady
@@ -107,7 +107,7 @@ func Connect(o Options) (*Conn, error) {
 		nc.Close()
 		return nil, fmt.Errorf("nats %s: %w", o.URL, err)
 	}
-	return &Conn{nc: nc, js: js, opts: o, log: o.Log, out: out, ackWait: ackWait, instance: rand.Text(), steady: steady{wait: steadyFor}}, nil
+	return &Conn{nc: nc, js: js, opts: o, log: o.Log, out: out, instance: rand.Text(), steady: steady{wait: steadyFor}}, nil
 }
 
 const notURL = "(not a URL)"
@@ -161,12 +161,24 @@ func (o *outage) failed(err error) {
 	if err == nil {
 		return
 	}
+	news := refuses(err) && (o.why == nil || !refuses(o.why))
 	o.why = err
-	if time.Since(o.logged) < logEvery {
+	if time.Since(o.logged) < logEvery && !news {
 		return
 	}
 	o.logged = time.Now()
+	if refuses(err) {
+		err = fmt.Errorf("it refuses this client (%s): %w", o.question(), err)
+	}
 	o.Log.Warn("connecting to NATS failed, will retry", "url", o.URL, "error", err)
+}
+
+// disconnected records the end of a connection. If the server has said before why it ends it, that
+// remains the cause.
+func (o *outage) disconnected(err error) {
+	if errors.Is(o.cause(), errNotConnected) {
+		o.failed(err)
+	}
 }
 
 func (o *outage) ended() {
@@ -204,9 +216,15 @@ func (o *outage) denial() error {
 	return o.denied
 }
 
-// logError logs the server's refusals, and messages that the client has to drop.
-func (o *outage) logError(_ *nats.Conn, sub *nats.Subscription, err error) {
-	if errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), jsAPI+"CONSUMER.") {
+// logError logs the server's refusals, and messages that the client has to drop. If the server
+// refuses a client that reconnects, nats.go reports that only here, at each attempt.
+func (o *outage) logError(nc *nats.Conn, sub *nats.Subscription, err error) {
+	permission := errors.Is(err, nats.ErrPermissionViolation)
+	if refuses(err) || sub == nil && !permission && !nc.IsConnected() {
+		o.failed(err)
+		return
+	}
+	if permission && strings.Contains(err.Error(), jsAPI+"CONSUMER.") {
 		o.mu.Lock()
 		o.denied = err
 		o.mu.Unlock()
@@ -229,7 +247,7 @@ func (o Options) natsOptions(out *outage) ([]nats.Option, error) {
 		nats.IgnoreAuthErrorAbort(), // a retired certificate may still be replaced
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.PingInterval(pingEvery), // the only way to notice a network that drops everything
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { out.failed(err) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { out.disconnected(err) }),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { out.failed(err) }),
 		nats.ReconnectHandler(func(*nats.Conn) { out.ended() }),
 		nats.ConnectHandler(func(*nats.Conn) { out.ended() }),
@@ -275,15 +293,31 @@ func (c *Conn) Ready() error {
 	}
 	cause := c.out.cause()
 	if refuses(cause) {
-		return fmt.Errorf("nats %s refuses this client: %w: %w", c.opts.URL, cause, backup.NATSAway)
+		return fmt.Errorf("nats %s refuses this client (%s): %w: %w", c.opts.URL, c.opts.question(), cause, backup.NATSAway)
 	}
 	return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, cause, backup.NATSAway)
 }
 
-// refuses reports whether the server has refused the credentials. nats.go has no one error for it.
+// refusals are how servers refuse credentials. nats.go has no one error for them.
+var refusals = []string{"authorization violation", "authentication expired", "authentication revoked"}
+
+// refuses reports whether the server has refused the credentials.
 func refuses(cause error) bool {
 	text := strings.ToLower(cause.Error())
-	return strings.Contains(text, "authorization violation") || strings.Contains(text, "authentication expired")
+	return slices.ContainsFunc(refusals, func(refusal string) bool { return strings.Contains(text, refusal) })
+}
+
+// question asks about the settings by which the server knows this client.
+func (o Options) question() string {
+	switch {
+	case o.Credentials != "":
+		return "is nats.credentials_file still valid?"
+	case o.User != "":
+		return "are nats.user and its password those of the server?"
+	case o.CertFile != "":
+		return "does the server know the user of nats.cert_file?"
+	}
+	return "does it require one of nats.user, nats.cert_file and nats.credentials_file?"
 }
 
 // Answers is Ready for a server that may hang: it also waits for an answer, until ctx is done or

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ const (
 // ctx is done. Stalled deliveries do not count against limit. handle must not block for long: it
 // may end the delivery later, from any goroutine.
 func (c *Conn) ConsumeWalk(ctx context.Context, site string, limit int, handle func(*backup.WalkTask, *Delivery)) {
-	consume(ctx, c, walkQueue(site), intake{limit, workPullers, maxStalled, idleFirst}, func(msg jetstream.Msg) (func(*Delivery), error) {
+	consume(ctx, c, walkQueue(site), intake{limit, workPullers, maxStalled, idleFirst, ctx}, func(msg jetstream.Msg) (func(*Delivery), error) {
 		task, err := Walk.decode(msg.Data())
 		return func(d *Delivery) { handle(task, d) }, err
 	})
@@ -39,7 +40,7 @@ func (c *Conn) ConsumeWalk(ctx context.Context, site string, limit int, handle f
 
 // ConsumeRead is ConsumeWalk for read batches.
 func (c *Conn) ConsumeRead(ctx context.Context, site string, limit int, handle func(*backup.ReadBatch, *Delivery)) {
-	consume(ctx, c, readQueue(site), intake{limit, workPullers, maxStalled, 0}, func(msg jetstream.Msg) (func(*Delivery), error) {
+	consume(ctx, c, readQueue(site), intake{limit, workPullers, maxStalled, 0, ctx}, func(msg jetstream.Msg) (func(*Delivery), error) {
 		batch, err := Read.decode(msg.Data())
 		return func(d *Delivery) { handle(batch, d) }, err
 	})
@@ -54,9 +55,10 @@ type Received struct {
 	Delivery *Delivery
 }
 
-// ConsumeResults is ConsumeWalk for the results of workers.
-func (c *Conn) ConsumeResults(ctx context.Context, limit int, handle func(Received)) {
-	consume(ctx, c, commitQueue, intake{limit, resultPullers, 0, 0}, func(msg jetstream.Msg) (func(*Delivery), error) {
+// ConsumeResults is ConsumeWalk for the results of workers. When ctx is done, it waits until all
+// deliveries have ended or work is done, and keeps those in progress alive until then.
+func (c *Conn) ConsumeResults(ctx, work context.Context, limit int, handle func(Received)) {
+	consume(ctx, c, commitQueue, intake{limit, resultPullers, 0, 0, work}, func(msg jetstream.Msg) (func(*Delivery), error) {
 		var r Received
 		var err error
 		switch msg.Subject() {
@@ -83,6 +85,8 @@ type intake struct {
 	// wait delays the next request by this time per delivery in progress, so that a consumer with
 	// less work asks earlier.
 	wait time.Duration
+	// work is the context of the deliveries in progress, which are kept alive until it is done.
+	work context.Context
 }
 
 // idleFirst is the wait for walk tasks. Most of them take seconds, and they share what the walker
@@ -94,10 +98,12 @@ const idleFirst = 10 * time.Millisecond
 // process while its time to acknowledge runs.
 func consume(ctx context.Context, c *Conn, q queue, in intake, decode func(jetstream.Msg) (func(*Delivery), error)) {
 	hand := newInHand(in.limit, in.stalled)
-	var owned sync.WaitGroup
-	owned.Go(func() { hand.keepAlive(ctx, c.ackWait) })
+	var pulling, keeping sync.WaitGroup
+	kept, ended := context.WithCancel(in.work)
+	defer ended()
+	keeping.Go(func() { hand.keepAlive(kept, c.ackWaitOf(q)) })
 	for range min(in.limit, in.pullers) {
-		owned.Go(func() {
+		pulling.Go(func() {
 			delay := retryDelay
 			for ctx.Err() == nil {
 				asked := time.Now()
@@ -115,8 +121,14 @@ func consume(ctx context.Context, c *Conn, q queue, in intake, decode func(jetst
 			}
 		})
 	}
-	owned.Wait()
+	pulling.Wait()
+	hand.awaitEnds(in.work)
+	ended()
+	keeping.Wait()
 }
+
+// ackWaitOf returns the ackWait of a queue.
+func (c *Conn) ackWaitOf(q queue) time.Duration { return cmp.Or(c.ackWait, q.ackWait) }
 
 // pull takes messages until something fails.
 func (c *Conn) pull(ctx context.Context, q queue, in intake, hand *inHand, decode func(jetstream.Msg) (func(*Delivery), error)) error {

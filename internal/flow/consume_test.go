@@ -47,7 +47,7 @@ func TestMessagesReachTheirStage(t *testing.T) {
 		ended <- struct{}{}
 	}()
 	go func() {
-		c.ConsumeResults(ctx, 8, func(r Received) { results <- r; r.Delivery.Ack() })
+		c.ConsumeResults(ctx, ctx, 8, func(r Received) { results <- r; r.Delivery.Ack() })
 		ended <- struct{}{}
 	}()
 	if b := receive(t, "read batch", batches); b.ID != 3 || len(b.Pages) != 1 {

@@ -128,15 +128,15 @@ func (d *Delivery) end(say func() error) {
 // inHand is the set of deliveries in progress of one consumer. One goroutine keeps them alive.
 type inHand struct {
 	mu      sync.Mutex
-	msgs    map[jetstream.Msg]struct{}
-	free    chan struct{} // has a token for each delivery in progress, except those stalled apart
-	left    chan struct{} // signaled when a token was removed from free
-	stalled chan struct{} // has a token for each delivery that is stalled apart
+	msgs    map[jetstream.Msg]bool // whether it was in progress when keepAlive last looked
+	free    chan struct{}          // has a token for each delivery in progress, except those stalled apart
+	left    chan struct{}          // signaled when a token was removed from free
+	stalled chan struct{}          // has a token for each delivery that is stalled apart
 }
 
 func newInHand(limit, stalled int) *inHand {
 	return &inHand{
-		msgs: map[jetstream.Msg]struct{}{},
+		msgs: map[jetstream.Msg]bool{},
 		free: make(chan struct{}, limit), left: make(chan struct{}, 1), stalled: make(chan struct{}, stalled),
 	}
 }
@@ -169,7 +169,7 @@ func (h *inHand) letOthersAsk(ctx context.Context, each time.Duration) {
 // add makes a delivery of a message that already has a token in free.
 func (h *inHand) add(msg jetstream.Msg) *Delivery {
 	h.mu.Lock()
-	h.msgs[msg] = struct{}{}
+	h.msgs[msg] = false
 	h.mu.Unlock()
 	return &Delivery{msg: msg, hand: h}
 }
@@ -181,17 +181,32 @@ func (h *inHand) forget(msg jetstream.Msg) {
 	h.mu.Unlock()
 }
 
-// keepAlive reports the deliveries in progress to the server three times per ackWait, and once more
-// at the end, because they may still be finished.
-func (h *inHand) keepAlive(ctx context.Context, ackWait time.Duration) {
-	loop.Every(ctx, ackWait/3, h.inProgress)
-	h.inProgress()
+// awaitEnds waits until no delivery is in progress, or ctx is done. Nothing may be added meanwhile.
+func (h *inHand) awaitEnds(ctx context.Context) {
+	for len(h.free) > 0 {
+		select {
+		case <-h.left:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
-func (h *inHand) inProgress() {
+// keepAlive reports the deliveries in progress to the server four times per ackWait, and once more
+// at the end, because they may still be finished. It does not report those that are new since its
+// last look, so that most results, which take milliseconds, cost no report.
+func (h *inHand) keepAlive(ctx context.Context, ackWait time.Duration) {
+	loop.Every(ctx, ackWait/4, func() { h.inProgress(false) })
+	h.inProgress(true)
+}
+
+func (h *inHand) inProgress(fresh bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for msg := range h.msgs {
-		_ = msg.InProgress() // the next one tries again
+	for msg, known := range h.msgs {
+		if known || fresh {
+			_ = msg.InProgress() // the next one tries again
+		}
+		h.msgs[msg] = true
 	}
 }

@@ -93,14 +93,15 @@
 // to have the message delivered again after a delay, to any consumer; RetryLater for a delay that
 // grows with each failure; Drop when the message can never be handled, and that was recorded.
 // Stalled makes room for other work while the delivery waits for its filer. Until the delivery
-// ends, it is reported to the server as in progress three times per ackWait, and the server does
+// ends, it is reported to the server as in progress four times per ackWait, and the server does
 // not deliver the message again. A message that cannot be decoded is dropped and logged; the lease
 // brings its work back. A message for services of a newer version is handed back (RetryLater),
 // because such a service may be running.
 //
 //	failure                           effect on the message
-//	handler's process dies            delivered to another after ackWait; the keeper is faster, and
-//	                                  has it assigned again (decisions 23 and 48)
+//	handler's process dies            delivered to another after ackWait, which is short for
+//	                                  results; the keeper has work assigned again earlier
+//	                                  (decisions 23 and 48)
 //	handler's connection is lost      the same; the client reconnects, and asks again
 //	acknowledgement is lost           delivered again; the index refuses the second result (I3)
 //	filer does not answer             acknowledged once it has stalled: the lease holds the work

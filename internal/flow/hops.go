@@ -46,7 +46,10 @@ const (
 
 // A queue is a consumer of a stream: the inbox of a stage, with one per site for walkers and
 // readers.
-type queue struct{ stream, subjects, consumer, filter string }
+type queue struct {
+	stream, subjects, consumer, filter string
+	ackWait                            time.Duration
+}
 
 const (
 	walkStream   = "BCTL_WALK"
@@ -59,18 +62,25 @@ const (
 
 func walkQueue(site string) queue {
 	site = backup.SiteName(site)
-	return queue{walkStream, "bctl.v1.walk.*", walkersPrefix + site, "bctl.v1.walk." + site}
+	return queue{walkStream, "bctl.v1.walk.*", walkersPrefix + site, "bctl.v1.walk." + site, workAckWait}
 }
 
 func readQueue(site string) queue {
 	site = backup.SiteName(site)
-	return queue{readStream, "bctl.v1.read.*", readersPrefix + site, "bctl.v1.read." + site}
+	return queue{readStream, "bctl.v1.read.*", readersPrefix + site, "bctl.v1.read." + site, workAckWait}
 }
 
-var commitQueue = queue{commitStream, "bctl.v1.commit.>", "committers", "bctl.v1.commit.>"}
+var commitQueue = queue{commitStream, "bctl.v1.commit.>", "committers", "bctl.v1.commit.>", resultAckWait}
 
-// ackWait is how long a message stays with a worker that does not report progress.
-const ackWait = 20 * time.Second
+// An ackWait is how long a message stays with a process that does not report it as in progress.
+const (
+	// workAckWait is long: tasks and batches are done twice if a worker is paused for longer. The
+	// keeper finds the work of dead workers earlier.
+	workAckWait = 20 * time.Second
+	// resultAckWait is short: a result that is applied twice costs little, because the second time
+	// it is late. It is all that recovers the results that a dead committer held.
+	resultAckWait = 4 * time.Second
+)
 
 func (q queue) streamConfig(replicas int, storage jetstream.StorageType) jetstream.StreamConfig {
 	return jetstream.StreamConfig{

@@ -290,7 +290,7 @@ func (i *Inspection) Queue(ctx context.Context, stream, site string) (QueueState
 		s.Paused = info.PauseRemaining
 	}
 	s.Leader, s.Behind = replicas(info.Cluster)
-	_, s.Wrong = repairedConsumer(info.Config, q.consumerConfig(ackWait))
+	_, s.Wrong = repairedConsumer(info.Config, q.consumerConfig(q.ackWait))
 	return s, nil
 }
 

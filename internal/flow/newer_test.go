@@ -35,7 +35,7 @@ func TestNewerMessagesAreHandedBack(t *testing.T) {
 			defer cancel()
 			ended := make(chan struct{}, 2)
 			go func() {
-				c.ConsumeResults(ctx, 1, func(r Received) { t.Errorf("handled %+v", r) })
+				c.ConsumeResults(ctx, ctx, 1, func(r Received) { t.Errorf("handled %+v", r) })
 				ended <- struct{}{}
 			}()
 			go func() {

@@ -40,7 +40,7 @@ func TestServed(t *testing.T) {
 	}
 	committers(false)
 	taking, stop := context.WithCancel(t.Context())
-	go c.ConsumeResults(taking, 1, func(Received) {})
+	go c.ConsumeResults(taking, taking, 1, func(Received) {})
 	committers(true)
 	stop()
 	committers(false)

@@ -31,6 +31,9 @@ func inProcess(t testing.TB) *server.Server {
 	return s
 }
 
+// ackWait leaves each queue its own.
+const ackWait = 0
+
 // connect connects as a service does; streams that it makes have this ackWait.
 func connect(t testing.TB, o Options, ackWait time.Duration) *Conn {
 	t.Helper()

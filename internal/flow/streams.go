@@ -173,7 +173,7 @@ func set[T comparable](changed *[]string, name string, have *T, want T) {
 func (c *Conn) ensureConsumers(ctx context.Context, stream jetstream.Stream, queues []queue, have map[string]*jetstream.ConsumerInfo) error {
 	var failed []error
 	for _, q := range queues {
-		want := q.consumerConfig(c.ackWait)
+		want := q.consumerConfig(c.ackWaitOf(q))
 		want.Metadata = c.opts.owned()
 		if info := have[q.consumer]; info != nil {
 			failed = append(failed, c.repairConsumer(ctx, stream, info.Config, want))

@@ -59,7 +59,7 @@ func TestStreamsAreRepaired(t *testing.T) {
 	if got := stream.CachedInfo().Config.Description; got != "the operator's" {
 		t.Errorf("description %q: what is the operator's is left alone", got)
 	}
-	if _, changed := repairedConsumer(consumerOf(t, c, walkStream, name).Config, walkQueue("").consumerConfig(ackWait)); len(changed) > 0 {
+	if _, changed := repairedConsumer(consumerOf(t, c, walkStream, name).Config, walkQueue("").consumerConfig(workAckWait)); len(changed) > 0 {
 		t.Errorf("not repaired: %v", changed)
 	}
 	log.Reset()

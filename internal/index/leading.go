@@ -15,6 +15,9 @@ type Term struct {
 	Epoch int64
 }
 
+// KeeperRole is the role of the committer that leads.
+const KeeperRole = "keeper"
+
 // A Leader is a process that leads at present.
 type Leader struct {
 	Term

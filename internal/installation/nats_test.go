@@ -135,7 +135,7 @@ func TestRolesDoTheirWork(t *testing.T) {
 			})
 		},
 		func() {
-			committer.ConsumeResults(working, 1, func(r flow.Received) {
+			committer.ConsumeResults(working, working, 1, func(r flow.Received) {
 				r.Delivery.Ack()
 				done <- fmt.Sprint("slice ", r.Slice != nil, " pack ", r.Pack != nil)
 			})

@@ -16,6 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/process"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 const (
@@ -110,8 +111,9 @@ func (c *statusCommand) run(ctx context.Context) error {
 	i, err := c.app.openIndex(ctx, toRead)
 	if err != nil {
 		c.answers()
-		if errors.Is(err, backup.ErrUnavailable) && c.app.cfg.Fleet() && !c.app.json && !c.listed {
-			c.listServices(ctx)
+		refuses := open.IndexRefuses(err)
+		if (refuses || errors.Is(err, backup.ErrUnavailable)) && c.app.cfg.Fleet() && !c.app.json && !c.listed {
+			c.listServices(ctx, refuses)
 		}
 		return err
 	}
@@ -149,24 +151,29 @@ func (c *statusCommand) servicesMeanwhile(ctx context.Context) (stop func()) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(patience):
-			c.listServices(ctx)
+			c.listServices(ctx, false)
 		}
 	})
 	return func() { cancel(); owned.Wait() }
 }
 
 // listServices prints the services, whichever repository they belong to: only the index has its id.
-func (c *statusCommand) listServices(ctx context.Context) {
+// refused means that the index has answered, and refuses this client.
+func (c *statusCommand) listServices(ctx context.Context, refused bool) {
+	why := "the index does not answer"
+	if refused {
+		why = "the index refuses this client"
+	}
 	all := newMuster(c.app.cfg, "bctl status", backup.RepositoryID{})
 	defer all.Close()
 	crew := all.ask(ctx, nil)
 	switch {
 	case ctx.Err() != nil: // the index has answered
 	case crew.err != nil:
-		c.app.note("the index does not answer, and the services are not known: %v", crew.err)
+		c.app.note("%s, and the services are not known: %v", why, crew.err)
 	default:
 		c.listed = true
-		c.app.note("the index does not answer: running snapshots are not known")
+		c.app.note("%s: running snapshots are not known", why)
 		// If the output has ended, the command fails when it prints its result.
 		_ = c.app.printServices(crew.services, crew.services)
 		fmt.Fprintln(c.app.out)

@@ -79,7 +79,7 @@ func (a *app) withServices(ctx context.Context, do func(*flow.Conn) error) error
 }
 
 // repositoryID returns the repository's id, or zero, which matches any, if the index does not
-// respond.
+// respond, or refuses this client.
 func (a *app) repositoryID(ctx context.Context) (backup.RepositoryID, error) {
 	asking, cancel := context.WithTimeout(ctx, indexWithin)
 	defer cancel()
@@ -91,8 +91,13 @@ func (a *app) repositoryID(ctx context.Context) (backup.RepositoryID, error) {
 			return r.ID, nil
 		}
 	}
-	if ctx.Err() == nil && (errors.Is(err, backup.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)) {
-		a.note("the index %s does not answer: %v; the services that answer are listed without it", a.indexPlace(), err)
+	switch without := "the services that answer are listed without it"; {
+	case ctx.Err() != nil:
+	case errors.Is(err, backup.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
+		a.note("the index %s does not answer: %v; %s", a.indexPlace(), err, without)
+		return backup.RepositoryID{}, nil
+	case open.IndexRefuses(err):
+		a.note("the index %s refuses this client: %v; %s", a.indexPlace(), err, without)
 		return backup.RepositoryID{}, nil
 	}
 	return backup.RepositoryID{}, err

@@ -54,3 +54,10 @@ func postgresURL(c *config.Index) (string, error) {
 	u.RawQuery = query.Encode()
 	return u.String(), nil
 }
+
+// IndexRefuses reports whether an error of an index means that its server refuses this client: its
+// password, certificate or user, or that the database is missing.
+func IndexRefuses(err error) bool {
+	_, refused := pgindex.Refused(err)
+	return refused
+}

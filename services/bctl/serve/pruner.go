@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -34,21 +35,35 @@ func Pruner(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	s.waits.end()
 	s.dependOnAll(nil)
 	s.log.Info("pruner started", "store", s.store.String())
-	announcing := s.announceHousekeeper(ctx, c, flow.RolePruner)
+	nats, announcing := s.announceHousekeeper(ctx, c, flow.RolePruner)
 	defer announcing()
 	limited := ratestore.New(s.store, c.Pruner.RequestsPerSecond, c.Pruner.BytesPerSecond)
 	sweep.New(s.leads(), limited, sweep.Options{
 		Worker: workerName(c), Interval: c.Pruner.Interval, MaxMemory: c.Pruner.MaxMemory, MaxUnused: c.Pruner.MaxUnused, ObjectLock: c.ObjectLock(), Parity: layout, NoParity: none,
 		Log: s.log, Metrics: s.metrics.Pruner(), Health: s.health, Clock: s.clock, Current: s.current,
-		BeforeDelete: func(ctx context.Context) error { return prune.AwaitRecorded(ctx, s.idx) },
+		BeforeDelete: func(ctx context.Context) error { return withCause(prune.AwaitRecorded(ctx, s.idx), nats) },
 	}).Run(ctx)
 	s.log.Info("pruner stopped")
 	return nil
 }
 
+// withCause adds to the error of prune.AwaitRecorded that NATS does not answer this process either.
+// Without NATS, no committer leads.
+func withCause(err error, nats func() error) error {
+	if !errors.Is(err, prune.ErrNotRecorded) {
+		return err
+	}
+	if away := nats(); away != nil {
+		return fmt.Errorf("%w; this pruner does not reach NATS either: %w", err, away)
+	}
+	return err
+}
+
 // announceHousekeeper checks whether a pruner or a scrubber is ready, and announces it if NATS is
-// configured, until stop is called. Operators then see that it runs, and whether it is ready.
-func (s *starting) announceHousekeeper(ctx context.Context, c *config.Config, role flow.Role) (stop func()) {
+// configured, until stop is called. Operators then see that it runs, and whether it is ready. nats
+// returns why NATS is unavailable; nil if it is not, or is not configured.
+func (s *starting) announceHousekeeper(ctx context.Context, c *config.Config, role flow.Role) (nats func() error, stop func()) {
+	nats = func() error { return nil }
 	ready := newReadiness(s.log, false)
 	run, leave := func(ctx context.Context) { ready.look(ctx, s.monitoring) }, func() {}
 	if c.Fleet() {
@@ -58,13 +73,13 @@ func (s *starting) announceHousekeeper(ctx context.Context, c *config.Config, ro
 		} else {
 			a := announce(c, s.monitoring, conn, s.idx, ready, role)
 			a.also = func(*flow.Instance) {}
-			run, leave = a.run, conn.Close
+			run, leave, nats = a.run, conn.Close, conn.Ready
 		}
 	}
 	announcing, end := context.WithCancel(context.WithoutCancel(ctx))
 	var owned sync.WaitGroup
 	owned.Go(func() { run(announcing) })
-	return func() {
+	return nats, func() {
 		end()
 		owned.Wait()
 		leave()

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -12,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/services/bctl/open"
@@ -98,4 +101,26 @@ func TestPrunerWhoseClockIsWrong(t *testing.T) {
 		status, _ := f.get("pruner", "/readyz")
 		return status == http.StatusOK && logged("nothing to prune") > 0 && logged("the clock of this service agrees with the database again") == 1
 	})
+}
+
+// A pruner that waits for a committer in vain says whether it reaches NATS itself: without NATS, no
+// committer leads. Other errors are not NATS's.
+func TestPrunerNamesNATSAsTheCause(t *testing.T) {
+	f := newFleet(t)
+	away := value(flow.Connect(flow.Options{URL: "nats://127.0.0.1:1"}))(f) // nothing listens there
+	defer away.Close()
+	there := func() error { return nil }
+	vain, other := fmt.Errorf("%w: by the test", prune.ErrNotRecorded), errors.New("another")
+	if err := withCause(vain, away.Ready); !errors.Is(err, prune.ErrNotRecorded) || !errors.Is(err, backup.NATSAway) {
+		t.Errorf("without NATS: %v", err)
+	}
+	if err := withCause(vain, there); !errors.Is(err, prune.ErrNotRecorded) || errors.Is(err, backup.NATSAway) {
+		t.Errorf("with NATS: %v", err)
+	}
+	if err := withCause(other, away.Ready); err != other {
+		t.Errorf("another error: %v", err)
+	}
+	if err := withCause(nil, away.Ready); err != nil {
+		t.Errorf("without an error: %v", err)
+	}
 }

@@ -27,7 +27,7 @@ func Scrubber(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	s.waits.end()
 	s.dependOnAll(nil)
 	s.log.Info("scrubber started", "store", s.store.String())
-	announcing := s.announceHousekeeper(ctx, c, flow.RoleScrubber)
+	_, announcing := s.announceHousekeeper(ctx, c, flow.RoleScrubber)
 	defer announcing()
 	limited := ratestore.New(s.store, 0, c.Scrubber.BytesPerSecond)
 	prove.New(s.idx, limited, prove.Options{

@@ -22,7 +22,7 @@ import (
 // dies, another leads once its term has expired.
 
 const (
-	keeperRole   = "keeper"
+	keeperRole   = index.KeeperRole
 	resignWithin = 2 * time.Second
 )
 

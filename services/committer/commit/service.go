@@ -200,7 +200,7 @@ func (s *Service) run(ctx, work context.Context) {
 	for range s.opts.Appliers {
 		owned.Go(func() { s.applyLoop(ctx, work) })
 	}
-	s.Conn.ConsumeResults(ctx, 2*applyBatch, func(r flow.Received) { s.receive(ctx, work, r) })
+	s.Conn.ConsumeResults(ctx, work, 2*applyBatch, func(r flow.Received) { s.receive(ctx, work, r) })
 	s.packChecks.Wait()
 	owned.Wait()
 }

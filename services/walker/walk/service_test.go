@@ -50,7 +50,7 @@ func TestRun(t *testing.T) {
 	ended := make(chan struct{}, 2)
 	go func() { svc.Run(ctx); ended <- struct{}{} }()
 	go func() {
-		conn.ConsumeResults(ctx, 10, func(r flow.Received) { results <- r })
+		conn.ConsumeResults(ctx, ctx, 10, func(r flow.Received) { results <- r })
 		ended <- struct{}{}
 	}()
 	defer func() { cancel(); <-ended; <-ended }()

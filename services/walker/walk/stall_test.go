@@ -49,7 +49,7 @@ func start(t *testing.T, src *hookedSource, o Options) *running {
 	go func() { r.svc.Run(walking); close(r.stopped) }()
 	owned.Go(func() { report.Run(others, 20*time.Millisecond) })
 	owned.Go(func() {
-		r.conn.ConsumeResults(others, 100, func(result flow.Received) { result.Delivery.Ack(); r.results <- result })
+		r.conn.ConsumeResults(others, others, 100, func(result flow.Received) { result.Delivery.Ack(); r.results <- result })
 	})
 	t.Cleanup(func() {
 		stop()
