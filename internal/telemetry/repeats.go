@@ -68,6 +68,7 @@ type failing struct {
 	handler     slog.Handler
 	away        backup.Away // the dependency that is away; "": the failure has another cause
 	event       string
+	about       string // as in limited
 	first, last time.Time
 	next        time.Time // when it is logged again
 	pause       time.Duration
@@ -113,7 +114,7 @@ func (p *repeats) note(l *limited, r *slog.Record) int {
 			}
 			return 1
 		}
-		f = &failing{handler: l.Handler, away: away, event: r.Message, first: r.Time, next: r.Time, pause: sayAgain}
+		f = &failing{handler: l.Handler, away: away, event: r.Message, about: l.about, first: r.Time, next: r.Time, pause: sayAgain}
 		f.over = time.AfterFunc(overAfter, func() { p.end(key, f) })
 		p.failing[key] = f
 	}
@@ -157,7 +158,7 @@ func (p *repeats) end(key string, f *failing) {
 	f.ended = true
 	log, seconds := slog.New(f.handler), f.last.Sub(f.first).Seconds()
 	switch {
-	case f.unsaid == 0:
+	case f.unsaid == 0 || !checked && p.goesOn(f):
 	case checked:
 		log.Info("outage over: the dependency is usable again", "dependency", f.away.Dependency(), "event", f.event, "failures", f.failures, "seconds", seconds)
 	case f.away != "":
@@ -168,6 +169,17 @@ func (p *repeats) end(key string, f *failing) {
 	if f.held != nil {
 		f.held()
 	}
+}
+
+// goesOn reports whether a failure that counts as over still occurs with another wording of its
+// error.
+func (p *repeats) goesOn(f *failing) bool {
+	for _, other := range p.failing {
+		if other.event == f.event && other.about == f.about {
+			return true
+		}
+	}
+	return false
 }
 
 // key returns a string that distinguishes failures, and the dependency that causes this one.

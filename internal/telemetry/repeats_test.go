@@ -74,6 +74,36 @@ func TestOutageIsLoggedRarely(t *testing.T) {
 	})
 }
 
+// A failure that goes on with another error is not over. When it is over, the log says so once.
+func TestFailureGoesOnWithAnotherError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, lines := logged(t)
+		said := func() (of []string) {
+			for _, m := range lines() {
+				of = append(of, fmt.Sprint(m["level"], " ", m["msg"], " ", m["service"]))
+			}
+			return of
+		}
+		fails := func(l *slog.Logger, times int, text string) {
+			for range times {
+				l.Warn("connecting failed, will retry", "error", errors.New(text))
+				after(time.Second)
+			}
+		}
+		one, other := l.With("snapshot", "a"), l.With("snapshot", "b")
+		fails(other, 2, "refused")
+		fails(one, 2, "refused")
+		fails(one, 90, "end of file")
+		if got := strings.Join(said(), "|"); strings.Count(got, "no failure") != 1 {
+			t.Errorf("only the failure of snapshot b is over: %s", got)
+		}
+		after(2 * overAfter)
+		if got := strings.Join(said(), "|"); strings.Count(got, "no failure") != 2 {
+			t.Errorf("both are over: %s", got)
+		}
+	})
+}
+
 // The outage of Postgres ends while NATS is away. Each outage has its own line, which names what
 // was away, and comes only when that can be used again: not when nobody has tried to use it.
 func TestOutagesAreToldApart(t *testing.T) {

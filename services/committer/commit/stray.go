@@ -141,27 +141,33 @@ func (s *Service) giveBackStrays(ctx context.Context, last *strays) error {
 		return err
 	}
 	lost, unreported := last.look(work, queues)
-	if err := s.giveBack(ctx, lost, "assigned work was in no queue of its site and is reassigned: its committer died before it sent the messages, or the filer has moved to another site"); err != nil {
+	if err := s.giveBack(ctx, lost); err != nil {
 		return err
 	}
+	if tasks := countTasks(lost); len(lost) > 0 {
+		s.log.Warn("assigned work was in no queue of its site and is reassigned: its committer died before it sent the messages, or the filer has moved to another site",
+			"tasks", tasks, "batches", len(lost)-tasks)
+	}
 	for _, q := range s.lookForWorkers(ctx, unreported) {
-		if err := s.giveBack(ctx, unreported[q], "a worker was lost before it reported the work that it took; the work is reassigned", "site", q.site); err != nil {
+		lost := unreported[q]
+		if err := s.giveBack(ctx, lost); err != nil {
 			return err
+		}
+		if tasks := countTasks(lost); len(lost) > 0 {
+			s.log.Warn("a worker was lost before it reported the work that it took; the work is reassigned", "tasks", tasks, "batches", len(lost)-tasks, "site", q.site)
 		}
 	}
 	return nil
 }
 
-// giveBack ends the leases of work, and logs why.
-func (s *Service) giveBack(ctx context.Context, lost []index.Held, why string, more ...any) error {
+// giveBack ends the leases of work.
+func (s *Service) giveBack(ctx context.Context, lost []index.Held) error {
 	if len(lost) == 0 {
 		return nil
 	}
 	if err := s.Index.GiveBack(ctx, lost); err != nil {
 		return err
 	}
-	tasks := countTasks(lost)
-	s.log.Warn(why, append([]any{"tasks", tasks, "batches", len(lost) - tasks}, more...)...)
 	loop.Wake(s.wake)
 	return nil
 }
