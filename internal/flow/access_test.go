@@ -71,6 +71,25 @@ func TestWorkerThatIsRefusedIsNotReady(t *testing.T) {
 	})
 }
 
+// Of two servers, one is away and one refuses the client: that is news once, and not at each attempt.
+func TestRefusalIsNewsOnce(t *testing.T) {
+	t.Parallel()
+	var log testenv.Buffer
+	o := &outage{Options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+	for range 10 {
+		o.failed(errors.New("connection refused"))
+		o.failed(errors.New("nats: Authorization Violation"))
+	}
+	if text := log.String(); strings.Count(text, "refuses this client") != 1 || strings.Count(text, "\n") != 2 {
+		t.Errorf("want one line of each:\n%s", text)
+	}
+	o.ended()
+	o.failed(errors.New("nats: Authorization Violation"))
+	if text := log.String(); strings.Count(text, "refuses this client") != 2 {
+		t.Errorf("the next outage has news again:\n%s", text)
+	}
+}
+
 // When the server learns that the users have changed, a client that is connected says so, and names
 // its settings, as a new one does; and it goes on when it is allowed again.
 func TestUserThatIsRefusedLater(t *testing.T) {

@@ -149,6 +149,8 @@ type outage struct {
 	mu     sync.Mutex
 	logged time.Time // zero: there is no outage
 	why    error     // of the last failed attempt to connect; nil: none has failed
+	// refused: it is logged that the server refuses this client, which is news once.
+	refused bool
 	// denied is the server's refusal to let this client use its queue; nil: it does.
 	denied error
 }
@@ -161,13 +163,14 @@ func (o *outage) failed(err error) {
 	if err == nil {
 		return
 	}
-	news := refuses(err) && (o.why == nil || !refuses(o.why))
+	news := refuses(err) && !o.refused
 	o.why = err
 	if time.Since(o.logged) < logEvery && !news {
 		return
 	}
 	o.logged = time.Now()
 	if refuses(err) {
+		o.refused = true
 		err = fmt.Errorf("it refuses this client (%s): %w", o.question(), err)
 	}
 	o.Log.Warn("connecting to NATS failed, will retry", "url", o.URL, "error", err)
@@ -187,7 +190,7 @@ func (o *outage) ended() {
 	if !o.logged.IsZero() {
 		o.Log.Info("reconnected to NATS", "url", o.URL)
 	}
-	o.logged, o.why = time.Time{}, nil
+	o.logged, o.why, o.refused = time.Time{}, nil, false
 }
 
 // cause returns why NATS does not answer.

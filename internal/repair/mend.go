@@ -11,8 +11,8 @@ import (
 
 // Mend puts an object of packs together of the sound parts of two copies, the store's and another,
 // which are both damaged, or which differ. It needs no key: the checksums of the packs show what is
-// sound. known is false if they are not known of all packs. data is nil if the store's copy, nil if
-// there is none, is as good.
+// sound. known is false if they are not known of all packs, or were adopted: those may be of bytes that
+// were damaged already. data is nil if the store's copy, nil if there is none, is as good.
 func Mend(packs []index.PackToProve, repository backup.RepositoryID, present, other []byte) (data []byte, known bool) {
 	data = bytes.Clone(other)
 	if len(present) > len(other) {
@@ -22,7 +22,7 @@ func Mend(packs []index.PackToProve, repository backup.RepositoryID, present, ot
 	for i := range packs {
 		p := &packs[i]
 		id := cmp.Or(p.Sealed, p.Pack)
-		if !pack.Sums(p.Sums).Fit(len(p.FrameBytes)) || p.Offset < 0 || p.Bytes < 0 || p.Bytes > pack.MaxBytes || p.Offset > pack.MaxBytes-p.Bytes {
+		if p.Adopted || !pack.Sums(p.Sums).Fit(len(p.FrameBytes)) || p.Offset < 0 || p.Bytes < 0 || p.Bytes > pack.MaxBytes || p.Offset > pack.MaxBytes-p.Bytes {
 			return nil, false
 		}
 		whole := len(p.FrameBytes) + 1 // more than all frames

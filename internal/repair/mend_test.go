@@ -73,7 +73,12 @@ func TestMend(t *testing.T) {
 			t.Errorf("%s: %d bytes of %d, %t", name, len(got), len(test.want), known)
 		}
 	}
-	packs[1].Sums = nil
+	// A scrub has adopted the checksums of damaged bytes: they do not make these bytes sound.
+	packs[1].Adopted = true
+	if got, known := Mend(packs, repository, flipped(inFrame(1, 1)), whole); known || got != nil {
+		t.Errorf("with adopted checksums: %d bytes, %t", len(got), known)
+	}
+	packs[1].Adopted, packs[1].Sums = false, nil
 	if got, known := Mend(packs, repository, nil, whole); known || got != nil {
 		t.Errorf("without checksums: %d bytes, %t", len(got), known)
 	}

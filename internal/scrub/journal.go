@@ -3,7 +3,6 @@ package scrub
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -59,7 +58,7 @@ func (r *run) proveJournal(ctx context.Context, state *index.Scrub) error {
 func (r *run) slice(ctx context.Context, state *index.Scrub, s *index.JournalSlice) (err error) {
 	note := index.ScrubCost{}
 	defer func() {
-		err = errors.Join(err, r.Index.NoteJournal(context.WithoutCancel(ctx), r.term, *s, note))
+		err = noted(err, r.Index.NoteJournal(context.WithoutCancel(ctx), r.term, *s, note))
 	}()
 	if !r.Failed && !r.allows(state, r.used.Plus(index.ScrubCost{Requests: listsOfSlice})) {
 		return errLimited

@@ -36,7 +36,7 @@ func (r *run) proveParity(ctx context.Context, state *index.Scrub) error {
 func (r *run) group(ctx context.Context, state *index.Scrub, p *index.ParityToProve) (err error) {
 	note := index.ScrubCost{}
 	defer func() {
-		err = errors.Join(err, r.Index.NoteParity(context.WithoutCancel(ctx), r.term, p, note))
+		err = noted(err, r.Index.NoteParity(context.WithoutCancel(ctx), r.term, p, note))
 	}()
 	g, _, err := parity.Parse(p.Description)
 	if err != nil || g.ID != p.ID || g.Repository != r.Repository {

@@ -30,6 +30,15 @@ func (r *run) part(err error) (more bool, _ error) {
 	return err == nil, err
 }
 
+// noted adds the error of noting a part to that of its proof. That there is no room for more is then
+// no error of its own.
+func noted(err, noting error) error {
+	if noting != nil && errors.Is(err, errLimited) {
+		return noting
+	}
+	return errors.Join(err, noting)
+}
+
 // spend counts what is about to be read, also in note, if the limits allow it.
 func (r *run) spend(state *index.Scrub, cost index.ScrubCost, note *index.ScrubCost) bool {
 	total := r.used.Plus(cost)

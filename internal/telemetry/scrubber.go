@@ -60,14 +60,14 @@ func (m *Metrics) Scrubber() *Scrubber {
 		journal: scrubParts{
 			objects:  m.total("bctl_scrub_journal_objects_total", "Segments, commit records, catalogs and parts of index copies that this scrubber has read, and whose signatures it has verified."),
 			failures: m.total("bctl_scrub_journal_failures_total", "Objects of the journal that this scrubber has found to be damaged."),
-			oldest:   gauge("bctl_scrub_journal_oldest_seconds", "Time since the oldest proof of the journal: each of its objects that is not damaged was proven or stored since then. +Inf: it was never proven since the index was rebuilt."),
+			oldest:   gauge("bctl_scrub_journal_oldest_seconds", "Time since the oldest proof of the journal: each of its objects that is not damaged was proven or stored since then. +Inf: some were never proven since the index was rebuilt or upgraded."),
 			late:     gauge("bctl_scrub_journal_late_slices", "Slices of the journal, of 257, that were not proven within the time that is set."),
 			damaged:  gauge("bctl_scrub_journal_damaged_objects", "Objects of the journal that were damaged at their last proof."),
 		},
 		parity: scrubParts{
 			objects:  m.total("bctl_scrub_parity_objects_total", "Parity objects that this scrubber has read, and compared with their digests."),
 			failures: m.total("bctl_scrub_parity_failures_total", "Parity objects that this scrubber has found to be missing or damaged."),
-			oldest:   gauge("bctl_scrub_parity_oldest_seconds", "Time since the oldest proof of parity: each parity object that is not damaged was proven or stored since then. +Inf: some were never proven since the index was rebuilt."),
+			oldest:   gauge("bctl_scrub_parity_oldest_seconds", "Time since the oldest proof of parity: each parity object that is not damaged was proven or stored since then. +Inf: some were never proven since the index was rebuilt or upgraded."),
 			late:     gauge("bctl_scrub_parity_late_groups", "Parity groups whose parity objects were not proven within the time that is set."),
 			damaged:  gauge("bctl_scrub_parity_damaged_objects", "Parity objects that were missing or damaged at their last proof."),
 		},

@@ -17,7 +17,9 @@ ALTER TABLE parity_groups
     ADD COLUMN reached bigint NOT NULL DEFAULT 0,  -- how many objects that has read
     ADD COLUMN damaged bigint NOT NULL DEFAULT 0,  -- objects that the last proof, or the one in progress, has found to be damaged
     ADD COLUMN damage  text   NOT NULL DEFAULT ''; -- the first of them
-UPDATE parity_groups SET noted = CAST(extract(epoch FROM now()) * 1000000 AS bigint);
+-- Groups of before are undated, too. Their milliseconds differ, so that they are not all due at once.
+UPDATE parity_groups SET noted = (SELECT forgotten FROM scrub) - n * 1000
+FROM (SELECT id AS one, row_number() OVER (ORDER BY id) AS n FROM parity_groups) AS numbers WHERE id = one;
 
 -- What repairs have put back in all.
 CREATE TABLE put_back (

@@ -53,3 +53,40 @@ func Downgrade(t *testing.T, dialect goose.Dialect, files fs.FS, db *sql.DB, tab
 		f.must(f.x.Close())
 	}
 }
+
+// ParityOfBefore tests that the parity groups of an index that had no proofs of them are undated
+// after its upgrade, and not all due at one time.
+func ParityOfBefore(t *testing.T, dialect goose.Dialect, files fs.FS, db *sql.DB, open func() index.Index) {
+	const before = 24 // the last schema without proofs of parity
+	f := &fixture{TB: t, ctx: t.Context(), now: time.Date(2026, 3, 1, 2, 3, 4, 0, time.UTC)}
+	provider, err := goose.NewProvider(dialect, db, files, goose.WithDisableGlobalRegistry(true))
+	f.must(err)
+	f.x = open()
+	_, _, err = f.x.Migrate(f.ctx)
+	f.must(err)
+	f.shard = f.newShard("filer", "home")
+	s, _ := f.batchesOf("a")
+	f.accept(index.Result{Pack: packOf(s, 1)})
+	pruner, groups := f.lead("pruner", "first", time.Minute, true), make([]index.ParityGroup, 3)
+	for i := range groups {
+		groups[i] = index.ParityGroup{ID: backup.NewPackID(), State: index.ParityValid, Description: []byte{byte(i)}, Bytes: 100}
+		f.must(f.x.PlanParity(f.ctx, pruner, groups[i].ID))
+	}
+	f.must(f.x.ReplaceParity(f.ctx, pruner, groups, nil))
+	if p := f.scrubbed().Parity; p.Parts != 3 || p.Undated != 0 {
+		t.Errorf("groups of this version: %+v", p)
+	}
+	_, err = provider.DownTo(f.ctx, before)
+	f.must(err)
+	_, err = provider.Up(f.ctx)
+	f.must(err)
+	if p := f.scrubbed().Parity; p.Parts != 3 || p.Undated != 3 || !p.Oldest.IsZero() {
+		t.Errorf("groups of before: %+v", p)
+	}
+	times := 0
+	f.must(db.QueryRowContext(f.ctx, "SELECT count(DISTINCT noted / 1000) FROM parity_groups").Scan(&times))
+	if times != 3 {
+		t.Errorf("3 groups are noted in %d milliseconds", times)
+	}
+	f.must(f.x.Close())
+}

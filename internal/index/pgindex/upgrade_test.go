@@ -31,6 +31,15 @@ func TestDowngrade(t *testing.T) {
 	indextest.Downgrade(t, goose.DialectPostgres, files, db, tables, func() index.Index { return open(t, dsn) })
 }
 
+func TestParityOfBefore(t *testing.T) {
+	dsn, db := database(t)
+	files, err := migrations.FS(migrations.Postgres)
+	if err != nil {
+		t.Fatal(err)
+	}
+	indextest.ParityOfBefore(t, goose.DialectPostgres, files, db, func() index.Index { return open(t, dsn) })
+}
+
 func TestNewerIndex(t *testing.T) {
 	dsn, db := database(t)
 	indextest.Newer(t, db, func() index.Index { return open(t, dsn) })

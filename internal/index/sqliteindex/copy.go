@@ -83,13 +83,16 @@ func (b *backend) tryCheckpoint(ctx context.Context) (emptied bool, err error) {
 		return false, err
 	}
 	defer b.give()
+	defer func() { // also if ctx ends in between
+		_, reset := b.writer.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout=%d", busyMilliseconds))
+		err = errors.Join(err, reset)
+	}()
 	if _, err := b.writer.ExecContext(ctx, "PRAGMA busy_timeout=0"); err != nil {
 		return false, err
 	}
 	var busy, logged, copied int
 	err = b.writer.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &logged, &copied)
-	_, reset := b.writer.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout=%d", busyMilliseconds))
-	return busy == 0, errors.Join(err, reset)
+	return busy == 0, err
 }
 
 // rawFile opens the database as a file. It must be closed after everything else, because closing it

@@ -22,9 +22,10 @@ type others struct {
 	mutex   sync.Mutex
 	need    func() (bool, error) // see GiveWayWhile
 	version int64                // as of the writer's connection; it changes when another connection commits
-	checked time.Time            // zero: version is not known
-	wrote   time.Time            // when version was seen to have changed
-	needed  bool                 // what need last returned
+	known   bool                 // version is
+	checked time.Time
+	wrote   time.Time // when version was seen to have changed
+	needed  bool      // what need last returned
 }
 
 // GiveWayWhile makes long work in the background give way not only while another process writes to
@@ -73,6 +74,7 @@ func (b *backend) othersNeed(ctx context.Context) (bool, error) {
 // check does not wait for the writer: whoever has it may wait for another process, and that one for
 // a reader of this process to end.
 func (o *others) check(ctx context.Context, b *backend, now time.Time) (err error) {
+	o.checked = now
 	if o.need != nil {
 		if o.needed, err = o.need(); err != nil {
 			return err
@@ -88,10 +90,10 @@ func (o *others) check(ctx context.Context, b *backend, now time.Time) (err erro
 	if err := b.writer.QueryRowContext(ctx, "PRAGMA data_version").Scan(&version); err != nil {
 		return b.Wrap(err)
 	}
-	if !o.checked.IsZero() && version != o.version {
+	if o.known && version != o.version {
 		o.wrote = now
 	}
-	o.version, o.checked = version, now
+	o.version, o.known = version, true
 	return nil
 }
 

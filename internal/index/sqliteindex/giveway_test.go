@@ -68,8 +68,8 @@ func TestGiveWay(t *testing.T) {
 	if waits() {
 		t.Error("another process has not written for long, and it waits")
 	}
-	needed := true
-	x.GiveWayWhile(func() (bool, error) { return needed, nil })
+	needed, asked := true, 0
+	x.GiveWayWhile(func() (bool, error) { asked++; return needed, nil })
 	if !waits() {
 		t.Error("a backup runs, and it does not wait")
 	}
@@ -82,6 +82,16 @@ func TestGiveWay(t *testing.T) {
 	}
 	if !waits() { // and does not wait for the writer
 		t.Error("the writer is in use, and it does not wait for the backup")
+	}
+	asked = 0
+	began := time.Now()
+	for range 100 {
+		if _, err := x.backend.GiveWay(ctx, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if most := 1 + int(time.Since(began)/checkOthers); asked > most {
+		t.Errorf("the writer is in use, and it asks %d times whether a backup runs, want %d at most", asked, most)
 	}
 	x.backend.give()
 	needed = false

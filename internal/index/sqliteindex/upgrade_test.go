@@ -27,6 +27,15 @@ func TestDowngrade(t *testing.T) {
 	indextest.Downgrade(t, goose.DialectSQLite3, files, db, tables, func() index.Index { return open(t, path) })
 }
 
+func TestParityOfBefore(t *testing.T) {
+	path, db := database(t)
+	files, err := migrations.FS(migrations.SQLite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	indextest.ParityOfBefore(t, goose.DialectSQLite3, files, db, func() index.Index { return open(t, path) })
+}
+
 // collect returns the rows of a query with one text column.
 func collect(t *testing.T, rows *sql.Rows) (texts []string) {
 	defer rows.Close()

@@ -71,9 +71,9 @@ type checkedJSON struct {
 // report prints the findings and the result. It fails if there are findings.
 func (c *checkCommand) report(level check.Level, r *check.Report) error {
 	files := int64(0)
-	known := len(r.Findings) > 0
+	known, again := len(r.Findings) > 0, false
 	for _, f := range r.Findings {
-		known = known && f.Kind == check.Chunks && f.Unnoted == 0
+		known, again = known && f.Kind == check.Chunks && f.Unnoted == 0, again || f.Noted > 0
 		if f.Kind != check.Lists {
 			files += f.Files
 		}
@@ -102,7 +102,7 @@ func (c *checkCommand) report(level check.Level, r *check.Report) error {
 	if err := c.app.result(object, "%s", text); err != nil || len(r.Findings) == 0 {
 		return err
 	}
-	return &damageError{len(r.Findings), files, c.first, known}
+	return &damageError{len(r.Findings), files, c.first, known, again}
 }
 
 // A damageError reports that a check has found damage.
@@ -111,6 +111,7 @@ type damageError struct {
 	files    int64
 	first    string // as in checkCommand
 	known    bool   // a repair has dealt with all of it
+	again    bool   // the next backup reads some of the files again
 }
 
 func (e *damageError) Error() string {
@@ -118,8 +119,11 @@ func (e *damageError) Error() string {
 		return "the index is older than its store, and " + counted(e.findings, "finding") + " may only be due to that: run " + e.first + ", and then check again"
 	}
 	text := "the check found damage (" + counted(e.findings, "finding") + ")"
-	if e.known {
+	switch {
+	case e.known && e.again:
 		text = "what a repair has dropped is not stored again yet"
+	case e.known:
+		text = "what a repair has dropped stays lost"
 	}
 	if e.files == 0 {
 		return text + "; no file that is kept is affected"

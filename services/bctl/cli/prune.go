@@ -192,10 +192,7 @@ func (c *pruneCommand) prune(ctx context.Context, r *repository) error {
 		if err != nil {
 			return err
 		}
-		run = func(o prune.Options) (prune.Summary, error) {
-			o.BeforeRemove = nil
-			return embedded.Prune(ctx, idx, keys, locks, o)
-		}
+		run = func(o prune.Options) (prune.Summary, error) { return embedded.Prune(ctx, idx, keys, locks, o) }
 	}
 	result, err := a.runPrune(run, o)
 	switch {

@@ -262,9 +262,9 @@ func partsText(p *index.ScrubParts, parts string, now time.Time) string {
 	text := "all undamaged objects were stored or proven since " + happened(p.Oldest, now)
 	switch {
 	case p.Oldest.IsZero():
-		text = "never: the index was rebuilt, and no scrub has proven anything since"
+		text = "never: the index was rebuilt or upgraded, and no scrub has proven anything since"
 	case p.Undated > 0:
-		text = fmt.Sprintf("%d of %d %s never, since the index was rebuilt; all other undamaged objects were stored or proven since %s", p.Undated, p.Parts, parts, happened(p.Oldest, now))
+		text = fmt.Sprintf("%d of %d %s never, since the index was rebuilt or upgraded; all other undamaged objects were stored or proven since %s", p.Undated, p.Parts, parts, happened(p.Oldest, now))
 	}
 	if p.Late > 0 {
 		text += fmt.Sprintf("; %d of %d %s are late", p.Late, p.Parts, parts)
@@ -373,7 +373,7 @@ func lacksProofs(s *index.Scrub) (list []lack) {
 		list = append(list, lack{What: "proofs", Text: fmt.Sprintf("%s not proven for %s (bctl scrub show)", countedAre(s.LatePacks, "pack"), spanText(s.Within)), Warns: true})
 	}
 	if s.UndatedPacks > 0 {
-		list = append(list, lack{What: "proofs", Text: countedAre(s.UndatedPacks, "pack") + " not proven since the index was rebuilt (bctl scrub show)", Warns: true})
+		list = append(list, lack{What: "proofs", Text: countedAre(s.UndatedPacks, "pack") + " not proven since the index was rebuilt or upgraded (bctl scrub show)", Warns: true})
 	}
 	if s.Parity.Damaged > 0 {
 		list = append(list, lack{What: "parity", Text: countedAre(s.Parity.Damaged, "parity object") + " damaged or missing (bctl repair)", Warns: true})

@@ -1,6 +1,8 @@
 package embedded_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"slices"
 	"testing"
@@ -8,6 +10,7 @@ import (
 	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/scrub"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -107,5 +110,28 @@ func TestScrubOfParity(t *testing.T) {
 	if i := slices.IndexFunc(state.PutBack, func(p index.PutBackTotal) bool { return p.Source == index.FromParity }); i < 0 || state.PutBack[i].Objects != int64(len(damaged)) ||
 		state.PutBack[i].Bytes != back.FromParityBytes {
 		t.Errorf("%+v, want %+v", state.PutBack, back)
+	}
+}
+
+// notNoting is an index in which proofs of parity cannot be noted.
+type notNoting struct{ scrub.Index }
+
+var errNotNoted = errors.New("not noted")
+
+func (notNoting) NoteParity(context.Context, index.Term, *index.ParityToProve, index.ScrubCost) error {
+	return errNotNoted
+}
+
+// A scrub whose proofs are not noted fails, also if the limits end it in the middle of a group.
+func TestScrubOfParityThatIsNotNoted(t *testing.T) {
+	w := newParityWorld(t, 6)
+	packs := w.state().Packs
+	for _, most := range []index.ScrubCost{{}, {Requests: packs + 1}} {
+		_, err := scrub.Run(t.Context(), scrub.Options{
+			Index: notNoting{w.index}, Store: w.Store, Repository: w.Repository.ID, Holder: "tester", All: true, Most: most,
+		})
+		if !errors.Is(err, errNotNoted) {
+			t.Errorf("with a limit of %+v: %v", most, err)
+		}
 	}
 }
