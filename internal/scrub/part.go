@@ -30,8 +30,8 @@ func (r *run) part(err error) (more bool, _ error) {
 	return err == nil, err
 }
 
-// noted adds the error of noting a part to that of its proof. That there is no room for more is then
-// no error of its own.
+// noted adds the error of noting a part to that of its proof. That there is no room for more is
+// then no error of its own.
 func noted(err, noting error) error {
 	if noting != nil && errors.Is(err, errLimited) {
 		return noting

@@ -21,9 +21,9 @@ const (
 		" AND NOT EXISTS (SELECT 1 FROM pages p INDEXED BY pages_key WHERE p.shard = pages.shard AND p.directory = pages.directory AND p.page = pages.page" +
 		" AND p.first_snapshot > pages.first_snapshot AND p.base = pages.first_snapshot)"
 
-	// dropCache gives the writer 96 MiB, because a large transaction changes many of the database's
+	// dropCache gives the writer 64 MiB, because a large transaction changes many of the database's
 	// own pages. Those that do not fit are written to the log, and read again.
-	dropCache = "PRAGMA cache_size=-98304"
+	dropCache = "PRAGMA cache_size=-65536"
 
 	// readPerDropped and readAtOnce bound the versions that a transaction reads.
 	readPerDropped = 50

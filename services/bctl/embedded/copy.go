@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
@@ -136,14 +139,51 @@ func putCopy(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys jo
 		return 0, err
 	}
 	err = idx.Copy(ctx, func(file io.Reader, bytes int64) error {
-		return journal.WriteIndexCopy(keys, sequence, now, file, bytes, func(name string, data []byte) error {
-			return s.Put(ctx, name, data)
-		})
+		parts := newParts(ctx, s)
+		err := journal.WriteIndexCopy(keys, sequence, now, file, bytes, parts.put)
+		return cmp.Or(parts.group.Wait(), err)
 	})
 	if err != nil {
 		return 0, err
 	}
 	return sequence, idx.EndCopy(ctx, sequence, state)
+}
+
+// partsAtOnce is how many parts of a copy are put at a time. The store takes longer to make a part
+// durable than it takes to seal the next one.
+const partsAtOnce = 3
+
+// parts puts the parts of a copy.
+type parts struct {
+	store store.Store
+	group *errgroup.Group
+	ctx   context.Context // done when a part could not be put
+	free  chan []byte     // memory for parts
+}
+
+func newParts(ctx context.Context, s store.Store) *parts {
+	p := &parts{store: s, free: make(chan []byte, partsAtOnce)}
+	p.group, p.ctx = errgroup.WithContext(ctx)
+	for range partsAtOnce {
+		p.free <- nil
+	}
+	return p
+}
+
+// put copies the data, which is valid until it returns, and puts it in the background. group.Wait
+// returns the first error of all parts.
+func (p *parts) put(name string, data []byte) error {
+	select {
+	case memory := <-p.free:
+		memory = append(memory[:0], data...)
+		p.group.Go(func() error {
+			defer func() { p.free <- memory }()
+			return p.store.Put(p.ctx, name, memory)
+		})
+		return nil
+	case <-p.ctx.Done():
+		return context.Cause(p.ctx)
+	}
 }
 
 // ReplaceCopies puts a copy of the index into the store, and deletes all other copies of this

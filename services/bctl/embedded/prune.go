@@ -36,6 +36,7 @@ func Prune(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, lockD
 	if r, err = prune.Run(ctx, o); err != nil {
 		return r, err
 	}
+	o.BeforeRemove = nil // rebase puts a copy before it removes anything
 	removed, err := rebase(ctx, idx, keys, o, copied)
 	if err != nil {
 		return r, err
