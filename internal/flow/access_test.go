@@ -71,7 +71,8 @@ func TestWorkerThatIsRefusedIsNotReady(t *testing.T) {
 	})
 }
 
-// Of two servers, one is away and one refuses the client: that is news once, and not at each attempt.
+// Of two servers, one is away and one refuses the client: that is news once, and not at each
+// attempt.
 func TestRefusalIsNewsOnce(t *testing.T) {
 	t.Parallel()
 	var log testenv.Buffer

@@ -11,8 +11,8 @@ import (
 
 // Mend puts an object of packs together of the sound parts of two copies, the store's and another,
 // which are both damaged, or which differ. It needs no key: the checksums of the packs show what is
-// sound. known is false if they are not known of all packs, or were adopted: those may be of bytes that
-// were damaged already. data is nil if the store's copy, nil if there is none, is as good.
+// sound. known is false if they are not known of all packs, or were adopted: those may be of bytes
+// that were damaged already. data is nil if the store's copy, nil if there is none, is as good.
 func Mend(packs []index.PackToProve, repository backup.RepositoryID, present, other []byte) (data []byte, known bool) {
 	data = bytes.Clone(other)
 	if len(present) > len(other) {
