@@ -63,7 +63,7 @@ var Privileges = []Privilege{
 	{"committer", may("INSERT"), in("log"), of("time", "by", "action", "subject", "reason")},
 
 	// The brake stops what policies would forget.
-	{"committer", may("SELECT"), in("brake", "confirmations"), nil},
+	{"committer", may("SELECT"), in("brake", "confirmations", "scrub"), nil},
 	{"committer", may("SELECT", "DELETE"), in("stops"), nil},
 	{"committer", may("INSERT"), in("stops"), stopColumns},
 

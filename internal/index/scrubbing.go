@@ -18,6 +18,8 @@ import (
 type Scrubbing interface {
 	// Scrub returns the settings of scrubbing, and what is proven now.
 	Scrub(ctx context.Context) (Scrub, error)
+	// ScrubSettings returns the settings alone.
+	ScrubSettings(ctx context.Context) (ScrubSettings, error)
 	// SetScrub changes the settings of scrubbing. It fails with backup.ErrInvalid if one is wrong.
 	// The log notes it.
 	SetScrub(ctx context.Context, s ScrubSettings, by string) error

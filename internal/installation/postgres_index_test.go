@@ -430,6 +430,10 @@ func (x *byRoles) NotePutBack(ctx context.Context, from index.PutBackSource, obj
 	return x.pruner.NotePutBack(ctx, from, objects, bytes)
 }
 
+func (x *byRoles) ScrubSettings(ctx context.Context) (index.ScrubSettings, error) {
+	return x.committer.ScrubSettings(ctx) // for the catalog
+}
+
 func (x *byRoles) CheckSchema(ctx context.Context) (err error) {
 	for _, each := range x.all {
 		if err = each.CheckSchema(ctx); err != nil {

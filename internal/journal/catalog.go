@@ -12,7 +12,7 @@ import (
 )
 
 // A Catalog has what operators have set: filers, shards, policies, which snapshots are forgotten or
-// bad, what is on hold, and the brake.
+// bad, what is on hold, the brake, and the limits of scrubs.
 type Catalog struct {
 	Filers   []CatalogFiler
 	Shards   []CatalogShard
@@ -23,6 +23,7 @@ type Catalog struct {
 	Bad       []CatalogBad
 	Holds     []CatalogHold
 	Brake     *CatalogBrake // nil: it is not known
+	Scrub     *CatalogScrub // likewise
 }
 
 // A CatalogHeader is the header of a catalog. The catalog with the greatest Sequence is the current
@@ -53,6 +54,16 @@ type CatalogBrake struct {
 	Bytes        int   `json:"bytes_percent"`
 	MinBytes     int64 `json:"min_bytes"`
 	Operators    int   `json:"operators"`
+}
+
+// A CatalogScrub has the settings of scrubs. Prices and Spend are in billionths of a currency.
+type CatalogScrub struct {
+	WithinSeconds int64 `json:"within_seconds"`
+	Bytes         int64 `json:"bytes_per_day,omitempty"` // 0: no limit; likewise Requests and Spend
+	Requests      int64 `json:"requests_per_day,omitempty"`
+	PriceRequests int64 `json:"price_per_1000_requests,omitempty"`
+	PriceBytes    int64 `json:"price_per_gib,omitempty"`
+	Spend         int64 `json:"cost_per_day,omitempty"`
 }
 
 // A CatalogFiler is a filer.
@@ -169,10 +180,11 @@ type catalogLine struct {
 	Bad       *CatalogBad   `json:"bad,omitempty"`
 	Hold      *CatalogHold  `json:"hold,omitempty"`
 	Brake     *CatalogBrake `json:"brake,omitempty"`
+	Scrub     *CatalogScrub `json:"scrub,omitempty"`
 }
 
 // Lines returns the catalog as lines of JSON, one per filer, shard, policy, forgotten snapshot, bad
-// snapshot and hold, and one of the brake. The same catalog in the same order gives the same lines.
+// snapshot and hold, and one each of the brake and of scrubs. The same catalog in the same order gives the same lines.
 func (c *Catalog) Lines() ([]byte, error) {
 	var lines []catalogLine
 	for i := range c.Filers {
@@ -195,6 +207,9 @@ func (c *Catalog) Lines() ([]byte, error) {
 	}
 	if c.Brake != nil {
 		lines = append(lines, catalogLine{Brake: c.Brake})
+	}
+	if c.Scrub != nil {
+		lines = append(lines, catalogLine{Scrub: c.Scrub})
 	}
 	var b []byte
 	for i := range lines {
@@ -300,6 +315,8 @@ func (c *Catalog) add(line *catalogLine) error {
 		c.Holds = append(c.Holds, *line.Hold)
 	case line.Brake != nil:
 		c.Brake = line.Brake
+	case line.Scrub != nil:
+		c.Scrub = line.Scrub
 	}
 	return nil
 }

@@ -42,6 +42,7 @@ func exampleCatalog() *Catalog {
 		Bad:       []CatalogBad{{"01000000000000000000000000000002", "half of it is missing"}},
 		Holds:     exampleHolds(),
 		Brake:     &CatalogBrake{50, 10, 30, 1 << 30, 2},
+		Scrub:     &CatalogScrub{86400, 1 << 40, 9, 400_000, 9_000_000, 1_000_000_000},
 	}
 }
 
@@ -62,7 +63,7 @@ func exampleHolds() []CatalogHold {
 func goldenCatalog() *Catalog {
 	c := exampleCatalog()
 	c.Filers[0].FloorPercent, c.Policies[0].FloorPercent, c.Policies[0].DrillSeconds = 0, 0, 0
-	c.Forgotten, c.Holds, c.Bad, c.Brake = nil, nil, nil, nil
+	c.Forgotten, c.Holds, c.Bad, c.Brake, c.Scrub = nil, nil, nil, nil, nil
 	return c
 }
 
@@ -128,7 +129,7 @@ func TestLinesAreTheSameForTheSameCatalog(t *testing.T) {
 		t.Fatal(err)
 	}
 	two, err := exampleCatalog().Lines()
-	if err != nil || !bytes.Equal(one, two) || bytes.Count(one, []byte("\n")) != 14 {
+	if err != nil || !bytes.Equal(one, two) || bytes.Count(one, []byte("\n")) != 15 {
 		t.Errorf("%v\n%s\n%s", err, one, two)
 	}
 }

@@ -28,10 +28,10 @@ type Index interface {
 	index.Pruning
 	index.Purging
 	index.Recovering
+	index.Scrubbing
 	index.Sweeping
 	index.Walking
 	Repository(ctx context.Context) (backup.Repository, error)
-	DamagedPacks(ctx context.Context) ([]index.PackToProve, error)
 }
 
 // Options of Run. All fields must be set, except Anew and Progress.

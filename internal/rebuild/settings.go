@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"math"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -116,12 +118,35 @@ func (r *rebuilding) storePolicies(ctx context.Context) error {
 	}
 	if b := r.catalog.Brake; b != nil {
 		brake := index.Brake{Snapshots: b.Snapshots, MinSnapshots: b.MinSnapshots, Bytes: b.Bytes, MinBytes: b.MinBytes, Operators: b.Operators}
-		if now, err := r.Index.Brake(ctx); err != nil || now == brake {
+		now, err := r.Index.Brake(ctx)
+		if err == nil && now != brake {
+			err = r.Index.SetBrake(ctx, brake, r.By)
+		}
+		if err != nil {
 			return err
 		}
-		return r.Index.SetBrake(ctx, brake, r.By)
 	}
-	return nil
+	return r.storeScrub(ctx)
+}
+
+// storeScrub stores the limits of scrubs.
+func (r *rebuilding) storeScrub(ctx context.Context) error {
+	c := r.catalog.Scrub
+	if c == nil { // an earlier version has written the catalog
+		return nil
+	}
+	if c.WithinSeconds > int64(math.MaxInt64/time.Second) {
+		return fmt.Errorf("scrubs within %d seconds: %w", c.WithinSeconds, backup.ErrInvalid)
+	}
+	scrub := index.ScrubSettings{
+		Within: time.Duration(c.WithinSeconds) * time.Second, PerDay: index.ScrubCost{Bytes: c.Bytes, Requests: c.Requests},
+		Prices: index.ScrubPrices{Requests: index.Money(c.PriceRequests), Bytes: index.Money(c.PriceBytes)}, Spend: index.Money(c.Spend),
+	}
+	now, err := r.Index.ScrubSettings(ctx)
+	if err == nil && now != scrub {
+		err = r.Index.SetScrub(ctx, scrub, r.By)
+	}
+	return err
 }
 
 // storeHolds stores the holds of the catalog, and notes that the store has the catalog.

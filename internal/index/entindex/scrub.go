@@ -33,6 +33,8 @@ const (
 	undated     = `proven = 0 AND noted <= (SELECT forgotten FROM scrub)`
 	undatedPack = `proven = 0 AND (adopted OR length(sums) = 0 OR noted <= (SELECT forgotten FROM scrub))`
 
+	selectScrubSettings = `SELECT within, bytes, requests, price_requests, price_bytes, spend FROM scrub`
+
 	selectScrub = `SELECT within, bytes, requests, price_requests, price_bytes, spend, CASE WHEN day_began BETWEEN $1 AND $2 THEN day_bytes ELSE 0 END,
     CASE WHEN day_began BETWEEN $1 AND $2 THEN day_requests ELSE 0 END FROM scrub`
 	selectProven = `
@@ -105,6 +107,17 @@ func (x *Index) Scrub(ctx context.Context) (s index.Scrub, err error) {
 	if err == nil {
 		s.PutBack, err = listOf(ctx, x.query, selectPutBack, nil, readPutBack)
 	}
+	return s, err
+}
+
+// ScrubSettings implements index.Scrubbing.
+func (x *Index) ScrubSettings(ctx context.Context) (s index.ScrubSettings, err error) {
+	err = x.query(ctx, selectScrubSettings, nil, func(scan func(...any) error) error {
+		var within int64
+		err := scan(&within, &s.PerDay.Bytes, &s.PerDay.Requests, &s.Prices.Requests, &s.Prices.Bytes, &s.Spend)
+		s.Within = time.Duration(within) * time.Second
+		return err
+	})
 	return s, err
 }
 

@@ -122,12 +122,6 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 	if result.Catalog.IsZero() {
 		a.note("the store has no catalog that can be used: policies and holds are not recovered")
 	}
-	switch scrubs, err := i.Scrub(ctx); {
-	case err != nil:
-		return err
-	case scrubs.PerDay == (index.ScrubCost{}) && scrubs.Spend == 0:
-		a.note("scrubs have no limits: the store does not have those of bctl scrub set; set them again, if there were any")
-	}
 	if a.json {
 		err = a.print(j)
 	} else {

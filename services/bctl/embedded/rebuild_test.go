@@ -52,6 +52,7 @@ type indexContent struct {
 	Lists     map[backup.ChunkID]backup.ChunkList
 	Journals  []index.SnapshotJournal
 	Brake     index.Brake
+	Scrub     index.ScrubSettings
 	Bad       map[backup.SnapshotID]string
 }
 
@@ -92,6 +93,8 @@ func contentOf(t *testing.T, x index.Index) (c indexContent) {
 		c.Holds[i].Shard = min(c.Holds[i].Shard, 1)
 	}
 	c.Brake, err = x.Brake(ctx)
+	must(err)
+	c.Scrub, err = x.ScrubSettings(ctx)
 	must(err)
 	c.Bad, err = x.BadSnapshots(ctx)
 	must(err)
@@ -345,6 +348,10 @@ func steps() []step {
 				ID: m.shard.Filer, Name: "here", Limits: backup.Limits{WalkTasks: 3, ReadBytesPerSecond: 1<<40 + random.Int64N(9)}, Labels: map[string]string{"a": "b"},
 			}))
 			m.must(m.index.SetBrake(m.Context(), index.Brake{Snapshots: 40, MinSnapshots: 5, Bytes: 60, MinBytes: 1 << 40, Operators: 1}, "tester"))
+			m.must(m.index.SetScrub(m.Context(), index.ScrubSettings{
+				Within: time.Duration(1+random.IntN(99)) * time.Hour, PerDay: index.ScrubCost{Requests: random.Int64N(9), Bytes: 1 << 40},
+				Prices: index.ScrubPrices{Requests: 400_000, Bytes: 9_000_000}, Spend: index.Money(1_000_000 + random.Int64N(9)),
+			}, "tester"))
 		}},
 		{"prune", func(m *machine, random *rand.Rand) {
 			o := prune.Options{Store: m.Store, Log: slog.New(slog.DiscardHandler), Holder: backup.NewPackID().String(), MaxUnused: []float64{0, 0.1, 1}[random.IntN(3)]}

@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-
-	"github.com/bctl/bctl/internal/loop"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/store"
@@ -213,7 +213,7 @@ func (s *Service) catalog(ctx context.Context) (*journal.Catalog, error) {
 	return c, nil
 }
 
-// addMarks adds the snapshots that are marked as bad, and the brake.
+// addMarks adds the snapshots that are marked as bad, the brake, and the limits of scrubs.
 func (s *Service) addMarks(ctx context.Context, c *journal.Catalog) error {
 	bad, err := s.Index.BadSnapshots(ctx)
 	if err != nil {
@@ -223,8 +223,16 @@ func (s *Service) addMarks(ctx context.Context, c *journal.Catalog) error {
 		c.Bad = append(c.Bad, journal.CatalogBad{Snapshot: id.String(), Reason: bad[id]})
 	}
 	brake, err := s.Index.Brake(ctx)
+	if err != nil {
+		return err
+	}
 	c.Brake = &journal.CatalogBrake{
 		Snapshots: brake.Snapshots, MinSnapshots: brake.MinSnapshots, Bytes: brake.Bytes, MinBytes: brake.MinBytes, Operators: brake.Operators,
+	}
+	scrub, err := s.Index.ScrubSettings(ctx)
+	c.Scrub = &journal.CatalogScrub{
+		WithinSeconds: int64(scrub.Within / time.Second), Bytes: scrub.PerDay.Bytes, Requests: scrub.PerDay.Requests,
+		PriceRequests: int64(scrub.Prices.Requests), PriceBytes: int64(scrub.Prices.Bytes), Spend: int64(scrub.Spend),
 	}
 	return err
 }

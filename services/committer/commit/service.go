@@ -40,6 +40,7 @@ type Index interface {
 	Stops(ctx context.Context) ([]index.Stop, error)
 	Holds(ctx context.Context) ([]index.Hold, error)
 	Brake(ctx context.Context) (index.Brake, error)
+	ScrubSettings(ctx context.Context) (index.ScrubSettings, error)
 }
 
 // Options tune a committer; see docs/tuning.md.
