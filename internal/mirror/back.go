@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -271,16 +272,30 @@ func (s *Source) mend(ctx context.Context, to store.Store, name string, copied *
 		}
 		return false, known, err
 	}
-	// If the process is killed between these two, what only the store's copy had is lost. A store
-	// refuses to replace an object.
+	// A store refuses to replace an object. If the process is killed between these two, what only
+	// the store's copy had is lost.
 	if err := to.Delete(ctx, name); err != nil && !errors.Is(err, backup.ErrNotFound) {
 		return false, true, err
 	}
 	if err := to.Put(ctx, name, mended); err != nil {
-		return false, true, err
+		return false, true, rescue(name, mended, err)
 	}
 	if sha256.Sum256(mended) != copied.sum && s.Mended != nil {
 		s.Mended(name)
 	}
 	return true, true, nil
+}
+
+// rescue writes an object to a file of this machine that the store had to give up, and does not
+// take. The returned error names the file.
+func rescue(name string, data []byte, cause error) error {
+	file, err := os.CreateTemp("", "bctl-mended-*") // mode 0600
+	if err != nil {
+		return errors.Join(cause, err)
+	}
+	_, err = file.Write(data)
+	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return errors.Join(cause, err, os.Remove(file.Name()))
+	}
+	return fmt.Errorf("%w; no other place has all that is sound of %s: put %s into the store under this name", cause, name, file.Name())
 }

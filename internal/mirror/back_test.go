@@ -1,9 +1,14 @@
 package mirror
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -105,7 +110,32 @@ func TestPutBack(t *testing.T) {
 	if !slices.Equal(refused, m.packs[:1]) {
 		t.Errorf("copies of %q are damaged, want %q", refused, m.packs[:1])
 	}
+	w.wantRescued(source, m.packs[0])
 	if _, err := NewSource(t.Context(), w.to, backup.NewRepositoryID(), w.signing.Signer()); !errors.Is(err, ErrOther) {
 		t.Errorf("another repository: %v", err)
+	}
+}
+
+// wantRescued checks that a mended object is in a file if the store does not take it any more.
+func (w *world) wantRescued(source *Source, name string) {
+	w.Helper()
+	w.Setenv("TMPDIR", w.TempDir())
+	mended := []byte("what is sound")
+	source.Mend = func(context.Context, string, []byte, []byte) ([]byte, bool, error) { return mended, true, nil }
+	full := errors.New("full")
+	w.from.before = func(op, _ string) error {
+		if op == "put" {
+			return full
+		}
+		return nil
+	}
+	_, err := source.PutBack(w.Context(), w.from, name)
+	files, globErr := filepath.Glob(filepath.Join(os.TempDir(), "*"))
+	w.must(globErr)
+	if !errors.Is(err, full) || len(files) != 1 || !strings.Contains(err.Error(), files[0]) || !strings.Contains(err.Error(), name) {
+		w.Fatalf("the files are %q, the error is %v", files, err)
+	}
+	if got, err := os.ReadFile(files[0]); err != nil || !bytes.Equal(got, mended) {
+		w.Errorf("the file has %q: %v", got, err)
 	}
 }
