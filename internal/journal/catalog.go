@@ -184,7 +184,8 @@ type catalogLine struct {
 }
 
 // Lines returns the catalog as lines of JSON, one per filer, shard, policy, forgotten snapshot, bad
-// snapshot and hold, and one each of the brake and of scrubs. The same catalog in the same order gives the same lines.
+// snapshot and hold, and one each of the brake and of scrubs. The same catalog in the same order
+// gives the same lines.
 func (c *Catalog) Lines() ([]byte, error) {
 	var lines []catalogLine
 	for i := range c.Filers {
