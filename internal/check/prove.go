@@ -71,8 +71,8 @@ func needed(ctx context.Context, places PlaceReader, f *Finding) (*Finding, erro
 }
 
 // ProveSigned reads an object of the journal, and verifies its signature, without a key. It returns
-// what is damaged, or nil. An object that is gone is not damaged: the
-// check of the level Objects knows which ones there must be.
+// what is damaged, or nil. An object that is gone is not damaged: the check of the level Objects
+// knows which ones there must be.
 func ProveSigned(ctx context.Context, s Getter, repository backup.RepositoryID, signer seal.Signer, name string) (*Finding, error) {
 	data, err := s.Get(ctx, name, pack.MaxBytes)
 	if errors.Is(err, backup.ErrNotFound) {

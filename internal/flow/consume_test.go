@@ -230,31 +230,39 @@ func TestSlowMessageIsKept(t *testing.T) {
 	tasks, _ := consumeWalk(t, c, 1)
 	slow := receive(t, "task", tasks)
 	publish(t, c, 2)
-	consumer, err := c.js.Consumer(t.Context(), walkStream, walkQueue("").consumer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for deliveries := uint64(0); deliveries < 5; {
-		batch, err := consumer.Fetch(1, jetstream.FetchMaxWait(within))
-		if err != nil {
-			t.Fatal(err)
-		}
-		msg := receive(t, "task that nobody keeps", batch.Messages())
-		task, err := Walk.decode(msg.Data())
+	deliverAgain(t, c, walkStream, walkQueue("").consumer, func(data []byte) {
+		task, err := Walk.decode(data)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if task.ID != 2 {
 			t.Fatal("the task that is kept alive was delivered again")
 		}
+	})
+	slow.delivery.Ack()
+	until(t, "only the other task is left", func(ctx context.Context) bool { return queued(ctx, c) == 1 })
+}
+
+// deliverAgain fetches messages that nobody keeps alive until one was delivered five times.
+func deliverAgain(t *testing.T, c *Conn, stream, consumer string, check func(data []byte)) {
+	t.Helper()
+	from, err := c.js.Consumer(t.Context(), stream, consumer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deliveries := uint64(0); deliveries < 5; {
+		batch, err := from.Fetch(1, jetstream.FetchMaxWait(within))
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg := receive(t, "message that nobody keeps", batch.Messages())
+		check(msg.Data())
 		meta, err := msg.Metadata()
 		if err != nil {
 			t.Fatal(err)
 		}
 		deliveries = meta.NumDelivered
 	}
-	slow.delivery.Ack()
-	until(t, "only the other task is left", func(ctx context.Context) bool { return queued(ctx, c) == 1 })
 }
 
 func TestConsumersGoOnAfterStreamsWereDeleted(t *testing.T) {

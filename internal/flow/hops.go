@@ -78,7 +78,7 @@ const (
 	// keeper finds the work of dead workers earlier.
 	workAckWait = 20 * time.Second
 	// resultAckWait is short: a result that is applied twice costs little, because the second time
-	// it is late. It is all that recovers the results that a dead committer held.
+	// it is late. Results that a dead committer held are delivered again only because of it.
 	resultAckWait = 4 * time.Second
 )
 

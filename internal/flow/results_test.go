@@ -71,26 +71,12 @@ func TestResultsAreKeptWhileTheCommitterStops(t *testing.T) {
 		return consumerOf(t, c, commitStream, commitQueue.consumer).NumWaiting == 0
 	})
 	sendSlice(t, c, 2)
-	consumer, err := c.js.Consumer(t.Context(), commitStream, commitQueue.consumer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for deliveries := uint64(0); deliveries < 5; {
-		batch, err := consumer.Fetch(1, jetstream.FetchMaxWait(within))
-		if err != nil {
-			t.Fatal(err)
-		}
-		msg := receive(t, "result that nobody keeps", batch.Messages())
-		slice, err := Slices.decode(msg.Data())
+	deliverAgain(t, c, commitStream, commitQueue.consumer, func(data []byte) {
+		slice, err := Slices.decode(data)
 		if err != nil || slice.Task != 2 {
 			t.Fatalf("%+v was delivered again: %v", slice, err)
 		}
-		meta, err := msg.Metadata()
-		if err != nil {
-			t.Fatal(err)
-		}
-		deliveries = meta.NumDelivered
-	}
+	})
 	select {
 	case <-ended:
 		t.Error("the consumer has ended before its result")

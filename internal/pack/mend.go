@@ -55,7 +55,8 @@ type mending struct {
 	copies [][]byte
 }
 
-// part takes a part from the first copy of which it is sound. If there is none, it stays.
+// part copies a part from the first copy in which it is sound. If no copy has it sound, the part
+// stays as it is.
 func (m *mending) part(offset, length int64, sound func() bool) {
 	if sound() {
 		return

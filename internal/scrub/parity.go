@@ -89,6 +89,7 @@ func (r *run) damagedParity(ctx context.Context, p *index.ParityToProve, object,
 		if r.Damaged != nil {
 			r.Damaged(&check.Finding{Kind: check.Parity, Object: object, Text: text})
 		}
+		return nil
 	}
 	return nil
 }

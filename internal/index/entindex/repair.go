@@ -42,24 +42,16 @@ func (x *Index) Reread(ctx context.Context, pages []index.PageID) error {
 
 // ToReread implements index.Repairing.
 func (x *Index) ToReread(ctx context.Context) iter.Seq2[index.PageID, error] {
-	return func(yield func(index.PageID, error) bool) {
-		more := true
-		err := x.query(ctx, selectAllReread, nil, func(scan func(...any) error) error {
-			if !more {
-				return nil
-			}
+	return sequence(func(yield func(index.PageID) error) error {
+		return x.query(ctx, selectAllReread, nil, func(scan func(...any) error) error {
 			var shard, key int64
 			var directory uuid.UUID
 			if err := scan(&shard, &directory, &key); err != nil {
 				return err
 			}
-			more = yield(index.PageID{Shard: backup.ShardID(shard), Directory: backup.DirectoryID(directory), Key: backup.PageKey(key)}, nil)
-			return nil
+			return yield(index.PageID{Shard: backup.ShardID(shard), Directory: backup.DirectoryID(directory), Key: backup.PageKey(key)})
 		})
-		if err != nil && more {
-			yield(index.PageID{}, err)
-		}
-	}
+	})
 }
 
 // rereadPages returns which pages of some directories are to be read again by a snapshot that is

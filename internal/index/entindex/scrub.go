@@ -33,9 +33,10 @@ const (
 	undated     = `proven = 0 AND noted <= (SELECT forgotten FROM scrub)`
 	undatedPack = `proven = 0 AND (adopted OR length(sums) = 0 OR noted <= (SELECT forgotten FROM scrub))`
 
-	selectScrubSettings = `SELECT within, bytes, requests, price_requests, price_bytes, spend FROM scrub`
+	scrubSettings       = `within, bytes, requests, price_requests, price_bytes, spend`
+	selectScrubSettings = `SELECT ` + scrubSettings + ` FROM scrub`
 
-	selectScrub = `SELECT within, bytes, requests, price_requests, price_bytes, spend, CASE WHEN day_began BETWEEN $1 AND $2 THEN day_bytes ELSE 0 END,
+	selectScrub = `SELECT ` + scrubSettings + `, CASE WHEN day_began BETWEEN $1 AND $2 THEN day_bytes ELSE 0 END,
     CASE WHEN day_began BETWEEN $1 AND $2 THEN day_requests ELSE 0 END FROM scrub`
 	selectProven = `
 SELECT count(*), coalesce(CAST(sum(stored_bytes) AS bigint), 0),
@@ -79,10 +80,7 @@ func (x *Index) Scrub(ctx context.Context) (s index.Scrub, err error) {
 		return s, err
 	}
 	err = x.query(ctx, selectScrub, []any{s.Now.Add(-index.ScrubDay).UnixMicro(), s.Now.UnixMicro()}, func(scan func(...any) error) error {
-		var within int64
-		err := scan(&within, &s.PerDay.Bytes, &s.PerDay.Requests, &s.Prices.Requests, &s.Prices.Bytes, &s.Spend, &s.Today.Bytes, &s.Today.Requests)
-		s.Within = time.Duration(within) * time.Second
-		return err
+		return readScrubSettings(scan, &s.ScrubSettings, &s.Today.Bytes, &s.Today.Requests)
 	})
 	if err != nil {
 		return s, err
@@ -112,13 +110,16 @@ func (x *Index) Scrub(ctx context.Context) (s index.Scrub, err error) {
 
 // ScrubSettings implements index.Scrubbing.
 func (x *Index) ScrubSettings(ctx context.Context) (s index.ScrubSettings, err error) {
-	err = x.query(ctx, selectScrubSettings, nil, func(scan func(...any) error) error {
-		var within int64
-		err := scan(&within, &s.PerDay.Bytes, &s.PerDay.Requests, &s.Prices.Requests, &s.Prices.Bytes, &s.Spend)
-		s.Within = time.Duration(within) * time.Second
-		return err
-	})
+	err = x.query(ctx, selectScrubSettings, nil, func(scan func(...any) error) error { return readScrubSettings(scan, &s) })
 	return s, err
+}
+
+// readScrubSettings reads a row of scrubSettings and more columns.
+func readScrubSettings(scan func(...any) error, s *index.ScrubSettings, more ...any) error {
+	var within int64
+	err := scan(append([]any{&within, &s.PerDay.Bytes, &s.PerDay.Requests, &s.Prices.Requests, &s.Prices.Bytes, &s.Spend}, more...)...)
+	s.Within = time.Duration(within) * time.Second
+	return err
 }
 
 func readPutBack(scan func(...any) error) (p index.PutBackTotal, err error) {

@@ -34,6 +34,7 @@ func testUndated(t *testing.T, fresh func(testing.TB) Database) {
 	if state.UndatedPacks != 2 || !state.Oldest.IsZero() || state.LatePacks != 0 || state.Journal.Undated != index.JournalSlices || !state.Journal.Oldest.IsZero() {
 		t.Errorf("after a rebuild: %+v", state)
 	}
+	<-time.After(2 * time.Millisecond) // SQLite notes times in milliseconds
 	f.accept(index.Result{Pack: late})
 	// The first scrub of what has no checksums is no proof.
 	f.must(f.x.NoteProofs(f.ctx, term, []index.Proof{{Row: rows[0]}, {Row: rows[1], Adopt: bytes.Repeat([]byte{9}, 16)}}, index.ScrubCost{}))

@@ -71,8 +71,8 @@ func (b *backend) othersNeed(ctx context.Context) (bool, error) {
 	return o.needed || !o.wrote.IsZero() && now.Sub(o.wrote) < othersWrite, nil
 }
 
-// check does not wait for the writer: whoever has it may wait for another process, and that one for
-// a reader of this process to end.
+// check does not wait for the writer. Whoever has the writer may wait for another process, and that
+// process may wait for a reader of this one.
 func (o *others) check(ctx context.Context, b *backend, now time.Time) (err error) {
 	o.checked = now
 	if o.need != nil {

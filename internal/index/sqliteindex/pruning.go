@@ -46,24 +46,15 @@ func (b *backend) EachListing(ctx context.Context, shard backup.ShardID, from ba
 		}
 	}
 	condition, gaps := needed.Condition("?", 4)
-	query := "SELECT first_snapshot, coalesce(last_snapshot, ?3), listing, " + ofBase + " FROM pages INDEXED BY pages_first WHERE shard = ?1 AND first_snapshot >= ?2" + condition +
-		" UNION ALL SELECT ?3, ?3, listing, " + ofInterruptedBase + " FROM interrupted_pages WHERE shard = ?1"
-	var listing, base sql.RawBytes
-	return b.each(ctx, query, append([]any{int64(shard), int64(last), int64(math.MaxInt64)}, gaps...), func(rows *sql.Rows) error {
-		var first, last backup.SnapshotNumber
-		if err := rows.Scan(&first, &last, &listing, &base); err != nil {
-			return err
-		}
-		if !needed.Has(first, last) {
-			return nil
-		}
-		return do(entindex.Whole(listing, base))
-	})
+	query := "SELECT rowid, first_snapshot, coalesce(last_snapshot, ?3), listing, " + ofBase + " FROM pages INDEXED BY pages_first WHERE shard = ?1 AND first_snapshot >= ?2" + condition +
+		" UNION ALL SELECT rowid, ?3, ?3, listing, " + ofInterruptedBase + " FROM interrupted_pages WHERE shard = ?1"
+	_, _, err = b.eachNeeded(ctx, query, append([]any{int64(shard), int64(last), int64(math.MaxInt64)}, gaps...), needed, do)
+	return err
 }
 
 // selectListingsOf selects versions that began with one snapshot.
 func selectListingsOf(condition string) string {
-	return "SELECT rowid, coalesce(last_snapshot, ?4), listing, " + ofBase + " FROM pages INDEXED BY pages_first WHERE shard = ?1 AND first_snapshot = ?2 AND rowid > ?3" + condition +
+	return "SELECT rowid, first_snapshot, coalesce(last_snapshot, ?4), listing, " + ofBase + " FROM pages INDEXED BY pages_first WHERE shard = ?1 AND first_snapshot = ?2 AND rowid > ?3" + condition +
 		" ORDER BY rowid LIMIT ?5"
 }
 
@@ -71,30 +62,36 @@ func selectListingsOf(condition string) string {
 func (b *backend) eachListingOf(ctx context.Context, shard backup.ShardID, first backup.SnapshotNumber, needed entindex.Needed, pace *worker, do func(listing []byte) error) error {
 	condition, gaps := needed.Condition("?", 6)
 	query := selectListingsOf(condition)
-	var listing, base sql.RawBytes
 	row := int64(math.MinInt64)
 	for read := listingsAtOnce; read == listingsAtOnce; {
-		if err := pace.giveWay(ctx); err != nil {
+		err := pace.giveWay(ctx)
+		if err != nil {
 			return err
 		}
-		read = 0
 		args := append([]any{int64(shard), int64(first), row, int64(math.MaxInt64), listingsAtOnce}, gaps...)
-		err := b.each(ctx, query, args, func(rows *sql.Rows) error {
-			read++
-			var last backup.SnapshotNumber
-			if err := rows.Scan(&row, &last, &listing, &base); err != nil {
-				return err
-			}
-			if !needed.Has(first, last) {
-				return nil
-			}
-			return do(entindex.Whole(listing, base))
-		})
-		if err != nil {
+		if read, row, err = b.eachNeeded(ctx, query, args, needed, do); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// eachNeeded calls do with the listings of the versions that a query selects and that are needed.
+// It returns how many the query has selected, and the row of the last one.
+func (b *backend) eachNeeded(ctx context.Context, query string, args []any, needed entindex.Needed, do func(listing []byte) error) (read int, row int64, err error) {
+	var listing, base sql.RawBytes
+	err = b.each(ctx, query, args, func(rows *sql.Rows) error {
+		read++
+		var first, last backup.SnapshotNumber
+		if err := rows.Scan(&row, &first, &last, &listing, &base); err != nil {
+			return err
+		}
+		if !needed.Has(first, last) {
+			return nil
+		}
+		return do(entindex.Whole(listing, base))
+	})
+	return read, row, err
 }
 
 // HasLists implements entindex.HotReader.

@@ -168,9 +168,9 @@ func (c *backupCommand) copyIndex(ctx context.Context, o embedded.Options) error
 	if !ok {
 		return nil
 	}
-	changed, logged, err := lastChange(ctx, idx)
+	changed, err := lastChange(ctx, idx)
 	if err == nil && !changed.IsZero() {
-		err = embedded.CopyIndexIfDue(ctx, idx, o.Store, o.Keys, changed, logged, time.Now())
+		err = embedded.CopyIndexIfDue(ctx, idx, o.Store, o.Keys, changed, time.Now())
 	}
 	if err != nil && !errors.Is(err, sqliteindex.ErrDamaged) {
 		c.app.note("the index was not copied to the store; the next backup tries again: %v", err)
@@ -180,21 +180,20 @@ func (c *backupCommand) copyIndex(ctx context.Context, o embedded.Options) error
 }
 
 // lastChange returns the latest time at which a snapshot that changed anything was committed, of
-// the newest snapshots, or at which somebody changed what the log notes, such as a hold. logged is
-// the latter alone. They are zero if nothing was changed.
-func lastChange(ctx context.Context, idx *sqliteindex.Index) (at, logged time.Time, err error) {
+// the newest snapshots, or at which somebody changed what the log notes, such as a hold. It is zero
+// if nothing was changed.
+func lastChange(ctx context.Context, idx *sqliteindex.Index) (at time.Time, err error) {
 	const newest = 100
-	if logged, err = idx.LastLogged(ctx); err != nil {
-		return at, logged, err
+	if at, err = idx.LastLogged(ctx); err != nil {
+		return at, err
 	}
-	at = logged
 	found, err := idx.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Committed}, Limit: newest})
 	for i := range found {
 		if s := &found[i]; s.Segment.Parts > 0 && s.Committed.After(at) {
 			at = s.Committed
 		}
 	}
-	return at, logged, err
+	return at, err
 }
 
 // mayBeListed refuses a part of a tree if the last snapshot is of the whole tree.

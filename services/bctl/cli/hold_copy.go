@@ -55,7 +55,7 @@ func (a *app) copyChanged(ctx context.Context, idx *sqliteindex.Index) error {
 	if err := embedded.WriteRecords(ctx, idx, s, keys); err != nil {
 		return err
 	}
-	changed, _, err := lastChange(ctx, idx)
+	changed, err := lastChange(ctx, idx)
 	if err != nil {
 		return err
 	}

@@ -59,8 +59,12 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 
 // CopyIndexIfDue is CopyIndex if a copy without the last changes would make a rebuild slow, or
 // would lack what only a copy has: what was logged.
-func CopyIndexIfDue(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, changed, logged, now time.Time) error {
+func CopyIndexIfDue(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, changed, now time.Time) error {
 	bytes, err := idx.Bytes(ctx)
+	if err != nil {
+		return err
+	}
+	logged, err := idx.LastLogged(ctx)
 	if err != nil {
 		return err
 	}
@@ -130,6 +134,10 @@ func afterOlder(stored map[int64][]string, least int64) int64 {
 	return least
 }
 
+// partsAtOnce is how many parts of a copy are put at a time. The store takes longer to make a part
+// durable than it takes to seal the next one.
+const partsAtOnce = 3
+
 // putCopy puts a copy of the index into the store, and returns its sequence. It is at least least,
 // and greater than those of the copies that the index has made, even if the clock was set back.
 // Other copies do not matter: anyone who can write to the store can give them any sequence.
@@ -139,51 +147,19 @@ func putCopy(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys jo
 		return 0, err
 	}
 	err = idx.Copy(ctx, func(file io.Reader, bytes int64) error {
-		parts := newParts(ctx, s)
-		err := journal.WriteIndexCopy(keys, sequence, now, file, bytes, parts.put)
-		return cmp.Or(parts.group.Wait(), err)
+		puts, putting := errgroup.WithContext(ctx)
+		puts.SetLimit(partsAtOnce)
+		err := journal.WriteIndexCopy(keys, sequence, now, file, bytes, func(name string, data []byte) error {
+			data = slices.Clone(data) // it is valid until this returns
+			puts.Go(func() error { return s.Put(putting, name, data) })
+			return context.Cause(putting)
+		})
+		return cmp.Or(puts.Wait(), err)
 	})
 	if err != nil {
 		return 0, err
 	}
 	return sequence, idx.EndCopy(ctx, sequence, state)
-}
-
-// partsAtOnce is how many parts of a copy are put at a time. The store takes longer to make a part
-// durable than it takes to seal the next one.
-const partsAtOnce = 3
-
-// parts puts the parts of a copy.
-type parts struct {
-	store store.Store
-	group *errgroup.Group
-	ctx   context.Context // done when a part could not be put
-	free  chan []byte     // memory for parts
-}
-
-func newParts(ctx context.Context, s store.Store) *parts {
-	p := &parts{store: s, free: make(chan []byte, partsAtOnce)}
-	p.group, p.ctx = errgroup.WithContext(ctx)
-	for range partsAtOnce {
-		p.free <- nil
-	}
-	return p
-}
-
-// put copies the data, which is valid until it returns, and puts it in the background. group.Wait
-// returns the first error of all parts.
-func (p *parts) put(name string, data []byte) error {
-	select {
-	case memory := <-p.free:
-		memory = append(memory[:0], data...)
-		p.group.Go(func() error {
-			defer func() { p.free <- memory }()
-			return p.store.Put(p.ctx, name, memory)
-		})
-		return nil
-	case <-p.ctx.Done():
-		return context.Cause(p.ctx)
-	}
 }
 
 // ReplaceCopies puts a copy of the index into the store, and deletes all other copies of this

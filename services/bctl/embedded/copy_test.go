@@ -407,11 +407,10 @@ func TestCopiesThatAreDue(t *testing.T) {
 	m := newMachine(t)
 	small := embedded.SmallIndex
 	t.Cleanup(func() { embedded.SmallIndex = small })
-	var logged time.Time
 	copied := func(now time.Time) bool {
 		t.Helper()
 		before := m.copies()
-		m.must(embedded.CopyIndexIfDue(t.Context(), m.index, m.Store, m.Keys, now, logged, now))
+		m.must(embedded.CopyIndexIfDue(t.Context(), m.index, m.Store, m.Keys, now, now))
 		return !slices.Equal(before, m.copies())
 	}
 	m.grow(1)
@@ -429,12 +428,12 @@ func TestCopiesThatAreDue(t *testing.T) {
 	if copied(time.Now()) {
 		t.Error("a copy is due for a few files in a large index")
 	}
+	m.must(m.index.SetBrake(t.Context(), index.Brake{Snapshots: 40, MinSnapshots: 5, Bytes: 60, MinBytes: 1 << 40, Operators: 1}, "tester"))
+	if now := time.Now().Add(time.Second); !copied(now) || copied(now.Add(time.Second)) {
+		t.Error("no copy, or a second one, is due for what was logged")
+	}
 	if !copied(time.Now().Add(25 * time.Hour)) {
 		t.Error("the last copy is old, and none is due")
-	}
-	logged = time.Now().Add(26 * time.Hour)
-	if now := logged.Add(time.Second); !copied(now) || copied(now.Add(time.Second)) {
-		t.Error("no copy, or a second one, is due for what was logged")
 	}
 	embedded.SmallIndex = small
 	if !copied(time.Now().Add(27 * time.Hour)) {

@@ -43,13 +43,7 @@ func Prune(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, lockD
 	}
 	r.Snapshots += removed
 	if r.Packs > 0 || r.Thinned > 0 || r.Versions > 0 || r.Snapshots > 0 {
-		err = copyWith(ctx, idx, o.Store, keys, func(now time.Time) error {
-			logged, err := idx.LastLogged(ctx)
-			if err != nil {
-				return err
-			}
-			return CopyIndexIfDue(ctx, idx, o.Store, keys, now, logged, now)
-		})
+		err = copyWith(ctx, idx, o.Store, keys, CopyIndexIfDue)
 	}
 	return r, err
 }
@@ -98,18 +92,18 @@ func WriteRecords(ctx context.Context, idx commit.Index, s store.Store, keys jou
 // copyNow puts a copy of the index into the store, after what the store lacks of records and the
 // catalog.
 func copyNow(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys) error {
-	return copyWith(ctx, idx, s, keys, func(now time.Time) error { return CopyIndex(ctx, idx, s, keys, now, now) })
+	return copyWith(ctx, idx, s, keys, CopyIndex)
 }
 
-// copyWith calls put after it has written what the store lacks of records and the catalog. Backups
-// may end meanwhile, and then it begins again.
-func copyWith(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, put func(now time.Time) error) error {
+// copyWith calls put, which is CopyIndex or CopyIndexIfDue, after it has written what the store
+// lacks of records and the catalog. Backups may end meanwhile, and then it begins again.
+func copyWith(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, put func(_ context.Context, _ *sqliteindex.Index, _ store.Store, _ journal.Keys, changed, now time.Time) error) error {
 	for end := time.Now().Add(recordWithin); ; loop.Pause(ctx, recordWithin/100) {
 		if err := WriteRecords(ctx, idx, s, keys); err != nil {
 			return fmt.Errorf("write the missing records of snapshots: %w", err)
 		}
 		now := time.Now()
-		err := put(now)
+		err := put(ctx, idx, s, keys, now, now)
 		if err == nil {
 			return nil
 		}

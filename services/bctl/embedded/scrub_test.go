@@ -225,7 +225,8 @@ func TestScrubOfTheJournal(t *testing.T) {
 	}
 	slices.Sort(names)
 	slices.Sort(found)
-	found = slices.Compact(found) // the last run begins anew
+	found = slices.Compact(found) // the last run began anew, and may have ended within a slice
+	prove(index.ScrubCost{})
 	if state := w.state(); !slices.Equal(names, found) || state.Journal.Damaged != int64(len(names)) || state.DamagedPacks != 0 {
 		t.Errorf("%q are damaged, and %q are found: %+v", names, found, state)
 	}

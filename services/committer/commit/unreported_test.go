@@ -61,7 +61,7 @@ func TestLostWorkers(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		seen    string // at each look: p resent, a bsent; P and A: and there is unreported work
-		lost    int    // the look at which it is lost first; 0: never
+		lost    int    // the first look at which it counts as lost; 0: none
 		forgets bool
 	}{
 		"it dies":                          {seen: "pPAAA", lost: 5},
