@@ -1,9 +1,11 @@
 package journal
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -14,6 +16,12 @@ import (
 // IndexPartBytes is the length of an index file's part per object. It is small because the first
 // access to new memory takes longer than sealing the data that is put there.
 const IndexPartBytes = 4 << 20
+
+const (
+	copyCodec = "s2"
+	// minPageBytes is the size of a page of the SQLite file, or divides it.
+	minPageBytes = 4 << 10
+)
 
 // An IndexHeader is the header of each part of a copy of an index file.
 type IndexHeader struct {
@@ -26,18 +34,22 @@ type IndexHeader struct {
 }
 
 // WriteIndexCopy encodes, seals and signs a copy of the SQLite file of an index. It calls put with
-// each part, in order; data is valid only during the call. The file's pages are mostly compressed
-// already, and are not compressed again.
-func WriteIndexCopy(keys Keys, sequence int64, written time.Time, file io.Reader, bytes int64, put func(name string, data []byte) error) error {
+// each part, in order; data is valid only during the call. What is in the file's pages is mostly
+// compressed already. So only frames with empty pages are compressed, fast.
+func WriteIndexCopy(keys Keys, sequence int64, written time.Time, file io.Reader, size int64, put func(name string, data []byte) error) error {
 	h := IndexHeader{
-		Version: version, Sequence: sequence, Parts: int(max(1, (bytes+IndexPartBytes-1)/IndexPartBytes)), Bytes: bytes, Written: written.UTC(),
+		Version: version, Sequence: sequence, Parts: int(max(1, (size+IndexPartBytes-1)/IndexPartBytes)), Bytes: size, Written: written.UTC(),
+	}
+	compress, err := pack.NewCompressor(copyCodec)
+	if err != nil {
+		return err
 	}
 	o := &object{keys: keys, kind: pack.KindIndex}
-	frame := make([]byte, min(bytes, frameBytes))
+	frame := make([]byte, min(size, frameBytes))
 	for ; h.Part < h.Parts; h.Part++ {
-		name, n := store.IndexName(sequence, h.Part), min(bytes, IndexPartBytes)
-		bytes -= n
-		data, err := o.copyPart(h, name, file, n, frame)
+		name, n := store.IndexName(sequence, h.Part), min(size, IndexPartBytes)
+		size -= n
+		data, err := o.copyPart(h, name, file, n, frame, compress)
 		if err != nil {
 			return fmt.Errorf("copy the index file: %w", err)
 		}
@@ -49,22 +61,37 @@ func WriteIndexCopy(keys Keys, sequence int64, written time.Time, file io.Reader
 }
 
 // copyPart makes a part from the next bytes of a file. frame is reusable storage.
-func (o *object) copyPart(h IndexHeader, name string, file io.Reader, bytes int64, frame []byte) ([]byte, error) {
-	w, err := o.begin(h, indexPartID(h.Sequence, h.Part), int(bytes))
+func (o *object) copyPart(h IndexHeader, name string, file io.Reader, size int64, frame []byte, compress *pack.Compressor) ([]byte, error) {
+	w, err := o.begin(h, indexPartID(h.Sequence, h.Part), int(size))
 	if err != nil {
 		return nil, err
 	}
-	for bytes > 0 {
-		n, err := io.ReadFull(file, frame[:min(bytes, int64(len(frame)))])
+	for size > 0 {
+		n, err := io.ReadFull(file, frame[:min(size, int64(len(frame)))])
 		if err != nil {
 			return nil, err
+		}
+		o.compress = nil
+		if hasEmptyPage(frame[:n]) {
+			o.compress = compress
 		}
 		if err := o.add(w, frame[:n]); err != nil {
 			return nil, err
 		}
-		bytes -= int64(n)
+		size -= int64(n)
 	}
 	return o.end(w, name)
+}
+
+// hasEmptyPage reports whether a part of a SQLite file has a page that is zero.
+func hasEmptyPage(frame []byte) bool {
+	var empty [minPageBytes]byte
+	for page := range slices.Chunk(frame, minPageBytes) {
+		if bytes.Equal(page, empty[:len(page)]) {
+			return true
+		}
+	}
+	return false
 }
 
 // indexPartID returns the pack id of a part of an index copy.

@@ -6,8 +6,9 @@ import (
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
-// Versions are deleted page by page in some passes, and in the order of snapshots in others.
+// Versions are deleted page by page in some passes, in the order of snapshots in others, and by
+// writing again what stays.
 func TestMain(m *testing.M) {
-	entindex.PageAtOnce = 2
+	entindex.PageAtOnce, entindex.KeptPerDropped = 2, 1
 	m.Run()
 }

@@ -12,21 +12,22 @@
 //  3. It marks the chunks to which needed versions refer (mark.go), and counts each pack's marked
 //     chunks. Packs without any are candidates. If the pass would delete too large a share of the
 //     stored bytes, it ends here until operators have confirmed the deletion (index.Braking).
-//  4. It condemns the candidates. From now on, no batch that relies on one is accepted.
-//  5. It reads the references that have appeared since the fence. A batch that was accepted before
+//  4. It deletes unneeded versions of pages (journal.go), also those that refer to packs that stay.
+//  5. It condemns the candidates. From now on, no batch that relies on one is accepted.
+//  6. It reads the references that have appeared since the fence. A batch that was accepted before
 //     the condemnation is among them. It acquits the packs that they need.
-//  6. It deletes the objects of the other candidates, then their rows in the index (delete.go).
-//  7. If more than a share of what is stored is unused, in packs that are needed in part, it
-//     condemns some of these, finds their needed frames as in steps 3 and 5, and copies the frames,
+//  7. It deletes the objects of the other candidates, then their rows in the index (delete.go).
+//  8. If more than a share of what is stored is unused, in packs that are needed in part, it
+//     condemns some of these, finds their needed frames as in steps 3 and 6, and copies the frames,
 //     which stay sealed, into new objects (compact.go). The index knows the name of an object
 //     before the store has the object. One transaction moves the chunks there, and then the old
 //     packs are deleted.
-//  8. If objects are locked in the store, it extends locks before step 4, and splits packs of which
+//  9. If objects are locked in the store, it extends locks before step 4, and splits packs of which
 //     a part is needed for longer (locks.go, split.go).
 //     Before each deletion of objects, parity groups of which a member is going are made again for
 //     the others (parity.go). At the end, objects without parity get groups, if that is wanted.
-//  9. It deletes unneeded versions of pages, and forgotten snapshots with their journals
-//     (journal.go), and catalogs that newer ones have replaced (catalogs.go).
+//  10. It deletes forgotten snapshots with their journals (journal.go), and catalogs that newer
+//     ones have replaced (catalogs.go).
 //
 // A complete pass notes the state of the index as it was before. While the index has this state,
 // another pass would find nothing (Idle). Run counts what it asks of the store (requests.go).
@@ -37,7 +38,7 @@
 // ReadBacklog returns what waits for a pass, for operators (backlog.go).
 //
 // Purge deletes the chunks of a path that was removed from all snapshots (purge.go). Its order is
-// that of step 7, but it opens packs with an identity, seals what is needed again, and leaves
+// that of step 8, but it opens packs with an identity, seals what is needed again, and leaves
 // nothing of the old pack. It is the only part that needs a key.
 //
 // PutBack restores objects from parity (putback.go): the first part of a repair.
@@ -46,8 +47,8 @@
 // repair) that changes packs.
 //
 // A pass that ends early leaves condemned packs, or rows of deleted ones. The next pass starts with
-// these. Only the leading pruner makes a pass (lead.go): the transactions of steps 1, 4, 5, 6
-// and 7 check its term.
+// these. Only the leading pruner makes a pass (lead.go): the transactions of steps 1, 5, 6, 7
+// and 8 check its term.
 //
 // # Memory
 //
@@ -55,7 +56,7 @@
 // exceed half of the limit, they are a filter of 16 bits per chunk (filter.go). That may report a
 // chunk that is not marked, and never misses one that is. If the filter would exceed the limit,
 // too, the chunks are divided by their ids, and step 3 is done for each part of the chunks. If
-// there is not enough memory for the chunks that step 5 finds, all candidates are acquitted, and
+// there is not enough memory for the chunks that step 6 finds, all candidates are acquitted, and
 // the next pass marks these chunks.
 //
 // # Tests

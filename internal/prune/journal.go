@@ -20,10 +20,8 @@ func RemoveForgotten(ctx context.Context, o Options) (int, error) {
 	return p.result.Snapshots, err
 }
 
-// history deletes the versions of pages that nothing needs, the forgotten snapshots through which
-// no chain of segments of a needed one goes, with their journals, and catalogs that newer ones have
-// replaced.
-func (p *pass) history(ctx context.Context) error {
+// versions deletes the versions of pages that nothing needs.
+func (p *pass) versions(ctx context.Context) error {
 	shards, err := p.Index.ListShards(ctx, index.ShardFilter{Retired: true})
 	if err != nil {
 		return err
@@ -33,6 +31,12 @@ func (p *pass) history(ctx context.Context) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// journals deletes the forgotten snapshots through which no chain of segments of a needed one goes,
+// with their journals, and catalogs that newer ones have replaced.
+func (p *pass) journals(ctx context.Context) error {
 	if err := p.removeForgotten(ctx); err != nil {
 		return err
 	}

@@ -290,8 +290,12 @@ func (p *pass) wouldDelete(candidates []int) index.Deletion {
 	return index.Deletion{By: p.By, Bytes: would.result.Bytes + would.result.Freed, OfBytes: p.result.Stored}
 }
 
-// carryOut deletes the candidates, thins packs, and deletes unneeded history and orphans.
+// carryOut deletes unneeded versions and the candidates, thins packs, and deletes unneeded journals
+// and orphans.
 func (p *pass) carryOut(ctx context.Context, fence map[backup.ShardID]backup.SnapshotNumber, candidates []int) error {
+	if err := p.versions(ctx); err != nil {
+		return err
+	}
 	if err := p.condemn(ctx, fence, candidates); err != nil {
 		return err
 	}
@@ -304,7 +308,7 @@ func (p *pass) carryOut(ctx context.Context, fence map[backup.ShardID]backup.Sna
 	if err := p.lockRest(ctx); err != nil {
 		return err
 	}
-	if err := p.history(ctx); err != nil {
+	if err := p.journals(ctx); err != nil {
 		return err
 	}
 	if _, err := p.tendParity(ctx); err != nil || !p.Sweep {

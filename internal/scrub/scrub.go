@@ -144,7 +144,7 @@ func (r *run) prove(ctx context.Context) error {
 		return err
 	}
 	if r.All || r.Failed {
-		// SQLite notes times in milliseconds: what this run proves must not seem to be older than it.
+		// SQLite notes times in milliseconds: what this run proves must not seem to be older.
 		loop.Pause(ctx, time.Millisecond)
 	}
 	if r.Failed {

@@ -20,8 +20,8 @@ const (
 	emptyEvery    = 50 * time.Millisecond
 )
 
-// Copy calls read with the bytes of the database as it is now. They form a complete SQLite file.
-// Other processes continue to read and write in the meantime.
+// Copy calls read with the bytes of the database as it is now. They form a complete SQLite file, of
+// which the free pages are zero. Other processes continue to read and write in the meantime.
 func (x *Index) Copy(ctx context.Context, read func(file io.Reader, bytes int64) error) error {
 	b := x.backend
 	for range copyTries {
@@ -64,7 +64,11 @@ func (b *backend) copy(ctx context.Context, read func(file io.Reader, bytes int6
 	if err != nil {
 		return false, err
 	}
-	return true, read(io.NewSectionReader(file, 0, info.Size()), info.Size())
+	free, err := readFreePages(file, info.Size())
+	if err != nil {
+		return false, err
+	}
+	return true, read(&contentReader{file: file, bytes: info.Size(), free: free}, info.Size())
 }
 
 // checkpoint empties the log, unless other processes use it for longer than emptiedWithin. SQLite

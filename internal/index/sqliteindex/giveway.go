@@ -8,7 +8,7 @@ import (
 
 const (
 	// giveWayFactor is for how many times the duration of its work a caller of GiveWay waits.
-	giveWayFactor = 15
+	giveWayFactor = 40
 	maxGiveWay    = 2 * time.Second
 	// othersWrite is for how long another process is expected to write again after it has written.
 	othersWrite = 2 * time.Second
