@@ -102,7 +102,8 @@
 //	holds.go       adds, removes and lists holds
 //	heldpaths.go   finds the snapshots that holds on paths keep
 //	brake.go       stops large deletions
-//	prune.go       finds and deletes what no snapshot needs
+//	prune.go       finds what no snapshot needs, and deletes packs
+//	drop.go        deletes the versions of pages that no snapshot needs
 //	needed.go      finds the versions of pages that snapshots need
 //	prunework.go   reports what there is to prune
 //	checking.go    reads what is checked for damage
