@@ -24,8 +24,8 @@
 //   - If a pack is gone or damaged, or a frame or a chunk does not verify, the chunks concerned are
 //     taken from other packs that have them.
 //   - If no pack provides a chunk, Sink.Fail is called, and the other chunks continue.
-//   - If the index or store cannot be reached, the identity is wrong, or the context has ended, Get
-//     returns the error, and calls no more Sinks.
+//   - If the index or store cannot be reached, the store refuses the credentials, the identity is
+//     wrong, or the context has ended, Get returns the error, and calls no more Sinks.
 //
 // # Memory
 //

@@ -31,7 +31,7 @@ type frameWants struct {
 func (f *Fetcher) getPack(ctx context.Context, wants []located, missed *misses) error {
 	r, err := f.readers.get(ctx, wants[0].at.PackPlace)
 	if err != nil {
-		if fatal(err) {
+		if f.fatal(ctx, err) {
 			return err
 		}
 		missed.add(wants, err)
@@ -107,7 +107,7 @@ func (f *Fetcher) getRange(ctx context.Context, r *reader, frames []frameWants, 
 	var err error
 	s.sealed, err = f.o.Store.GetRange(ctx, s.sealed[:0], r.place.Object, r.place.Offset+first.Offset, length)
 	if err != nil {
-		if fatal(err) {
+		if f.fatal(ctx, err) {
 			return err
 		}
 		for _, fw := range frames {
