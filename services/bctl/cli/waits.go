@@ -31,6 +31,7 @@ const (
 	causeLimit                   // the filer's limits
 	causeReadLimit               // with readers: the filer's read limit slows it
 	causeHandedBack              // all workers of its site have handed it back
+	causeDelivery                // a worker is free: NATS has not delivered it, or to one that has died
 	causeTurn                    // other work comes first
 	causeSlot                    // shards: the limit of running snapshots
 	causeScheduler               // shards: the scheduler has not looked yet
@@ -41,7 +42,7 @@ const (
 // causeNames are the causes in JSON. They are fixed.
 var causeNames = map[cause]string{
 	causeStalled: "stalled", causeSilent: "silent_worker", causeWorkers: "workers", causeUnknown: "unknown", causeCommitter: "committer", causeCommit: "commit", causeSlots: "stalled_slots", causeGoverned: "governor",
-	causeLimit: "limit", causeReadLimit: "read_limit", causeHandedBack: "handed_back", causeTurn: "turn", causeSlot: "slot", causeScheduler: "scheduler", causeWindow: "window", causePaused: "paused",
+	causeLimit: "limit", causeReadLimit: "read_limit", causeHandedBack: "handed_back", causeDelivery: "delivery", causeTurn: "turn", causeSlot: "slot", causeScheduler: "scheduler", causeWindow: "window", causePaused: "paused",
 }
 
 // A reason is why some work waits.
@@ -204,7 +205,19 @@ func (s *overview) whyQueued(p *inProgress, role flow.Role) reason {
 	if s.allHandBack(p.ID, role, site) {
 		return reason{causeHandedBack, fmt.Sprintf("another try: each %s at site %s has handed work back", role, display(site)), site}
 	}
+	if s.anyFree(role, site) {
+		return reason{causeDelivery, fmt.Sprintf("delivery to a free %s at site %s: at once, or within 20 s if one that took it has died", role, display(site)), site}
+	}
 	return reason{causeTurn, fmt.Sprintf("a free %s at site %s", role, display(site)), site}
+}
+
+// anyFree reports whether a worker of a role at a site takes work and has none.
+func (s *overview) anyFree(role flow.Role, site string) bool {
+	return slices.ContainsFunc(s.crew.of(role, site), func(i *flow.Instance) bool {
+		return takesWork(i) && i.Tasks+i.Batches == 0 && !slices.ContainsFunc(s.running, func(p *inProgress) bool {
+			return slices.ContainsFunc(p.work, func(w index.Work) bool { return w.Worker == i.Name })
+		})
+	})
 }
 
 // allHandBack reports whether all workers of a role at a site that take work have handed back work

@@ -130,6 +130,11 @@ func TestWaits(t *testing.T) {
 			s.snapshot("nas1", 2, 0)
 			s.assign(2, "", true, 0)
 			s.l.crew.services[0].HandBacks = []flow.HandBack{{Why: "is it mounted here?", Times: 3, Snapshots: []backup.SnapshotID{s.l.running[0].ID}}}
+		}, "nas1: 2 tasks wait for delivery to a free walker at site oslo: at once, or within 20 s if one that took it has died"},
+		{"all walkers have work", everybody, func(s *scene) {
+			s.snapshot("nas1", 3, 0)
+			s.assign(2, "", true, 0)
+			s.assign(1, "w1", true, 0)
 		}, "nas1: 2 tasks wait for a free walker at site oslo"},
 		{"no committer", everybody[1:], func(s *scene) {
 			for _, filer := range []string{"nas1", "nas2", "nas3", "nas4"} {
