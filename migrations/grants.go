@@ -28,7 +28,7 @@ var Privileges = []Privilege{
 
 	// Readers look up the places of chunks, and old listings. The place of a pack is its object,
 	// offset and length.
-	{"reader", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "pages", "chunks", "chunk_copies"), nil},
+	{"reader", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "pages", "reread_pages", "chunks", "chunk_copies"), nil},
 	// Limits of filers change while batches are read (ReadShares).
 	{"reader", may("SELECT"), in("filers"), of("id", "read_bytes", "read_batches", "read_slots")},
 	{"reader", may("SELECT"), in("read_batches"), of("filer_id", "lease_until")},

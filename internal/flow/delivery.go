@@ -106,6 +106,14 @@ func (d *Delivery) Stalled() {
 	}
 }
 
+// IsStalled reports whether only the lease holds the work: Stalled was called, and the delivery has
+// not ended.
+func (d *Delivery) IsStalled() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.state == stalledApart || d.state == stalledInSlot
+}
+
 // end ignores the error: if the acknowledgement is lost, the message comes again, and its result is
 // refused.
 func (d *Delivery) end(say func() error) {

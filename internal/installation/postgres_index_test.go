@@ -16,13 +16,17 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/indextest"
 	"github.com/bctl/bctl/internal/index/pgindex"
+	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/scrub"
 	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/internal/testenv/testtarget"
 	"github.com/bctl/bctl/services/committer/commit"
 	"github.com/bctl/bctl/services/committer/schedule"
+	reader "github.com/bctl/bctl/services/reader/read"
 )
 
 // Each method of the index is called by a role that uses it, throughout the conformance suite of
@@ -98,26 +102,34 @@ type committing interface {
 	schedule.Index
 }
 
+// These have all calls that the other services make.
+type (
+	walking   interface{ index.Walking }
+	reading   interface{ reader.Index }
+	pruning   interface{ prune.Index }
+	scrubbing interface{ scrub.Index }
+	checking  interface{ check.IndexReader } // an operator's
+)
+
 // byRoles is an index with a connection per role. A method that two roles use is ambiguous and does
 // not compile, so it is defined below, and calls both.
 type byRoles struct {
 	index.Admin
 	index.Catalog
-	index.Walking
-	index.Dedup
+	walking
+	reading
 	committing
 	index.Forgetting
-	index.Pruning
+	pruning
 	index.PruneReports
-	index.Sweeping
 	index.Purging    // by the admin: no role purges
 	index.Recovering // likewise
-	index.Locking
-	index.Checking
+	checking
 	index.Repairing // by the admin: no role repairs
-	index.Scrubbing
+	scrubbing
 	index.Drilling                        // by an operator with an identity
 	committer, operator, pruner, scrubber *pgindex.Index
+	walker, reader                        *pgindex.Index
 	all                                   []*pgindex.Index
 	user                                  func(name string) *pgindex.Index // an operator with a name of its own
 }
@@ -134,7 +146,7 @@ func openByRoles(t testing.TB, p *Plan, dsn string) *byRoles {
 	}
 	admin, committer, walker, reader, operator, pruner, scrubber := open(Admin), open(Committer), open(Walker), open(Reader), open(Operator), open(Pruner), open(Scrubber)
 	return &byRoles{
-		admin, operator, walker, reader, committer, operator, pruner, pruner, pruner, admin, admin, pruner, operator, admin, proving{scrubber, operator}, operator, committer, operator, pruner, scrubber,
+		admin, operator, walker, reader, committer, operator, pruner, pruner, admin, admin, operator, admin, proving{scrubber, operator}, operator, committer, operator, pruner, scrubber, walker, reader,
 		[]*pgindex.Index{admin, committer, walker, reader, operator, pruner, scrubber},
 		func(name string) *pgindex.Index { return openAs(t, p, dsn, name) },
 	}
@@ -148,6 +160,98 @@ type proving struct {
 
 func (p proving) SetScrub(ctx context.Context, s index.ScrubSettings, by string) error {
 	return p.operator.SetScrub(ctx, s, by)
+}
+
+// byEach makes a call as each of some roles, and returns what the last one returns.
+func byEach[T any](call func(*pgindex.Index) (T, error), roles ...*pgindex.Index) (result T, err error) {
+	for _, x := range roles {
+		if result, err = call(x); err != nil {
+			return result, err
+		}
+	}
+	return result, nil
+}
+
+// Walkers and readers read pages.
+func (x *byRoles) Listings(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, pages []backup.PageName) ([][]byte, error) {
+	return byEach(func(x *pgindex.Index) ([][]byte, error) { return x.Listings(ctx, shard, base, pages) }, x.walker, x.reader)
+}
+
+func (x *byRoles) PageKeys(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, path string) ([]backup.PageKey, error) {
+	return byEach(func(x *pgindex.Index) ([]backup.PageKey, error) { return x.PageKeys(ctx, shard, base, path) }, x.walker, x.reader)
+}
+
+func (x *byRoles) DirectoryByInode(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, inode uint64) (path string, ok bool, err error) {
+	if path, ok, err = x.walker.DirectoryByInode(ctx, shard, base, inode); err != nil {
+		return path, ok, err
+	}
+	return x.reader.DirectoryByInode(ctx, shard, base, inode)
+}
+
+func (x *byRoles) DamagedPacks(ctx context.Context) ([]index.PackToProve, error) {
+	return byEach(func(x *pgindex.Index) ([]index.PackToProve, error) { return x.DamagedPacks(ctx) }, x.pruner, x.scrubber, x.operator)
+}
+
+func (x *byRoles) Places(ctx context.Context, rows []int64) iter.Seq2[index.PlaceOf, error] {
+	return sequenceByEach(func(x *pgindex.Index) iter.Seq2[index.PlaceOf, error] { return x.Places(ctx, rows) }, x.scrubber, x.operator, x.pruner)
+}
+
+// sequenceByEach reads a sequence as each of some roles, and returns that of the last one.
+func sequenceByEach[T any](call func(*pgindex.Index) iter.Seq2[T, error], roles ...*pgindex.Index) iter.Seq2[T, error] {
+	last := len(roles) - 1
+	for _, x := range roles[:last] {
+		for _, err := range call(x) {
+			if err != nil {
+				return func(yield func(T, error) bool) { yield(*new(T), err) }
+			}
+		}
+	}
+	return call(roles[last])
+}
+
+// Checks are an operator's, and make many calls of pruners and committers.
+func (x *byRoles) Needed(ctx context.Context, without []backup.SnapshotID) (map[backup.ShardID][]backup.SnapshotNumber, error) {
+	return byEach(func(x *pgindex.Index) (map[backup.ShardID][]backup.SnapshotNumber, error) { return x.Needed(ctx, without) }, x.operator, x.pruner)
+}
+
+func (x *byRoles) ChunkLists(ctx context.Context) iter.Seq2[backup.ChunkList, error] {
+	return sequenceByEach(func(x *pgindex.Index) iter.Seq2[backup.ChunkList, error] { return x.ChunkLists(ctx) }, x.operator, x.pruner)
+}
+
+func (x *byRoles) Packs(ctx context.Context) iter.Seq2[index.Pack, error] {
+	return sequenceByEach(func(x *pgindex.Index) iter.Seq2[index.Pack, error] { return x.Packs(ctx) }, x.operator, x.pruner)
+}
+
+func (x *byRoles) PacksToProve(ctx context.Context, rows []int64) ([]index.PackToProve, error) {
+	return byEach(func(x *pgindex.Index) ([]index.PackToProve, error) { return x.PacksToProve(ctx, rows) }, x.operator, x.pruner)
+}
+
+func (x *byRoles) Frames(ctx context.Context) iter.Seq2[index.PackFrames, error] {
+	return sequenceByEach(func(x *pgindex.Index) iter.Seq2[index.PackFrames, error] { return x.Frames(ctx) }, x.operator, x.pruner)
+}
+
+func (x *byRoles) Forgotten(ctx context.Context) ([]index.Forgotten, error) {
+	return byEach(func(x *pgindex.Index) ([]index.Forgotten, error) { return x.Forgotten(ctx) }, x.operator, x.pruner)
+}
+
+func (x *byRoles) Unrecorded(ctx context.Context, only []backup.SnapshotID, limit int) ([]backup.Snapshot, error) {
+	return byEach(func(x *pgindex.Index) ([]backup.Snapshot, error) { return x.Unrecorded(ctx, only, limit) }, x.operator, x.committer)
+}
+
+func (x *byRoles) Journals(ctx context.Context, shard backup.ShardID) ([]index.SnapshotJournal, error) {
+	return byEach(func(x *pgindex.Index) ([]index.SnapshotJournal, error) { return x.Journals(ctx, shard) }, x.operator, x.all[0])
+}
+
+func (x *byRoles) LocateReadable(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error) {
+	return x.operator.LocateReadable(ctx, ids)
+}
+
+func (x *byRoles) Pages(ctx context.Context, id backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error] {
+	return x.operator.Pages(ctx, id, path)
+}
+
+func (x *byRoles) ToReread(ctx context.Context) iter.Seq2[index.PageID, error] {
+	return x.operator.ToReread(ctx)
 }
 
 // openAs opens the index as an operator whom the database knows by another name than the others.
@@ -188,12 +292,9 @@ func (x *byRoles) SetBrake(ctx context.Context, b index.Brake, by string) error 
 // Brake is called by operators.
 func (x *byRoles) Brake(ctx context.Context) (index.Brake, error) { return x.operator.Brake(ctx) }
 
-// Stops is called by operators, and by committers for policies and metrics.
+// Stops is called by operators, by committers for policies and metrics, and by the pruner.
 func (x *byRoles) Stops(ctx context.Context) ([]index.Stop, error) {
-	if stops, err := x.committer.Stops(ctx); err != nil {
-		return stops, err
-	}
-	return x.operator.Stops(ctx)
+	return byEach(func(x *pgindex.Index) ([]index.Stop, error) { return x.Stops(ctx) }, x.committer, x.pruner, x.operator)
 }
 
 // deleting returns the role that deletes.
@@ -265,63 +366,37 @@ func (x *byRoles) InHand(ctx context.Context, now time.Time, limit int) ([]index
 
 // Holds is also called by committers, which forget what the rules of policies do not keep.
 func (x *byRoles) HeldByPaths(ctx context.Context, shard backup.ShardID) (map[backup.SnapshotID]int64, error) {
-	if held, err := x.committer.HeldByPaths(ctx, shard); err != nil {
-		return held, err
-	}
-	return x.Forgetting.HeldByPaths(ctx, shard)
+	return byEach(func(x *pgindex.Index) (map[backup.SnapshotID]int64, error) { return x.HeldByPaths(ctx, shard) }, x.committer, x.pruner, x.operator)
 }
 
 func (x *byRoles) Holds(ctx context.Context) ([]index.Hold, error) {
-	if holds, err := x.committer.Holds(ctx); err != nil {
-		return holds, err
-	}
-	return x.Forgetting.Holds(ctx)
+	return byEach(func(x *pgindex.Index) ([]index.Hold, error) { return x.Holds(ctx) }, x.committer, x.pruner, x.operator)
 }
 
 // Snapshot, Snapshots, ListFilers and ListShards are also called by committers.
 func (x *byRoles) Snapshot(ctx context.Context, id backup.SnapshotID) (backup.Snapshot, error) {
-	if s, err := x.committer.Snapshot(ctx, id); err != nil {
-		return s, err
-	}
-	return x.Catalog.Snapshot(ctx, id)
+	return byEach(func(x *pgindex.Index) (backup.Snapshot, error) { return x.Snapshot(ctx, id) }, x.committer, x.operator)
 }
 
 func (x *byRoles) Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error) {
-	if s, err := x.committer.Snapshots(ctx, f); err != nil {
-		return s, err
-	}
-	return x.Catalog.Snapshots(ctx, f)
+	return byEach(func(x *pgindex.Index) ([]backup.Snapshot, error) { return x.Snapshots(ctx, f) }, x.committer, x.pruner, x.operator)
 }
 
 func (x *byRoles) ListFilers(ctx context.Context, f index.FilerFilter) ([]index.FilerStatus, error) {
-	if list, err := x.committer.ListFilers(ctx, f); err != nil {
-		return list, err
-	}
-	return x.Catalog.ListFilers(ctx, f)
+	return byEach(func(x *pgindex.Index) ([]index.FilerStatus, error) { return x.ListFilers(ctx, f) }, x.committer, x.operator)
 }
 
 func (x *byRoles) ListShards(ctx context.Context, f index.ShardFilter) ([]index.ShardStatus, error) {
-	if list, err := x.committer.ListShards(ctx, f); err != nil {
-		return list, err
-	}
-	return x.Catalog.ListShards(ctx, f)
+	return byEach(func(x *pgindex.Index) ([]index.ShardStatus, error) { return x.ListShards(ctx, f) }, x.committer, x.pruner, x.operator)
 }
 
 func (x *byRoles) ListPolicies(ctx context.Context) ([]backup.Policy, error) {
-	if list, err := x.committer.ListPolicies(ctx); err != nil {
-		return list, err
-	}
-	return x.Catalog.ListPolicies(ctx)
+	return byEach(func(x *pgindex.Index) ([]backup.Policy, error) { return x.ListPolicies(ctx) }, x.committer, x.pruner, x.operator)
 }
 
 // Problems is also called by committers, for commit records.
 func (x *byRoles) Problems(ctx context.Context, id backup.SnapshotID) iter.Seq2[backup.Problem, error] {
-	for _, err := range x.committer.Problems(ctx, id) {
-		if err != nil {
-			return func(yield func(backup.Problem, error) bool) { yield(backup.Problem{}, err) }
-		}
-	}
-	return x.Catalog.Problems(ctx, id)
+	return sequenceByEach(func(x *pgindex.Index) iter.Seq2[backup.Problem, error] { return x.Problems(ctx, id) }, x.committer, x.operator)
 }
 
 // Move is called by the pruner, and by the admin with what a purge has sealed anew: no role purges.
@@ -358,13 +433,8 @@ func (x *byRoles) LastCatalog(ctx context.Context) (last int64, err error) {
 	return last, nil
 }
 
-func (x *byRoles) Incarnation(ctx context.Context) (text string, err error) {
-	for _, each := range []*pgindex.Index{x.committer, x.pruner} {
-		if text, err = each.Incarnation(ctx); err != nil {
-			return "", err
-		}
-	}
-	return text, nil
+func (x *byRoles) Incarnation(ctx context.Context) (string, error) {
+	return byEach(func(x *pgindex.Index) (string, error) { return x.Incarnation(ctx) }, x.committer, x.pruner, x.reader)
 }
 
 func (x *byRoles) AnnounceDeletion(ctx context.Context) (int64, error) {
@@ -380,10 +450,7 @@ func (x *byRoles) AcceptLoss(ctx context.Context, lost []index.LostSnapshot, cat
 }
 
 func (x *byRoles) WrittenCatalog(ctx context.Context) (index.WrittenCatalog, error) {
-	if w, err := x.pruner.WrittenCatalog(ctx); err != nil {
-		return w, err
-	}
-	return x.committer.WrittenCatalog(ctx)
+	return byEach(func(x *pgindex.Index) (index.WrittenCatalog, error) { return x.WrittenCatalog(ctx) }, x.pruner, x.operator, x.committer)
 }
 
 // Clock, Repository and CheckSchema are called by all roles.
@@ -406,7 +473,7 @@ func (x *byRoles) Repository(ctx context.Context) (r backup.Repository, err erro
 }
 
 func (x *byRoles) ParityGroups(ctx context.Context) iter.Seq2[index.ParityGroup, error] {
-	return x.operator.ParityGroups(ctx)
+	return sequenceByEach(func(x *pgindex.Index) iter.Seq2[index.ParityGroup, error] { return x.ParityGroups(ctx) }, x.scrubber, x.pruner, x.operator)
 }
 
 func (x *byRoles) PlanParity(ctx context.Context, t index.Term, id backup.PackID) error {

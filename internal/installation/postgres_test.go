@@ -266,7 +266,7 @@ func (d *database) testPrivileges(t *testing.T) {
 		sees, adds, changes, takesFrom []string
 	}{
 		{"walker@paris", Walker, append([]string{"interrupted_pages", "pages", "reread_pages"}, everyone...), nil, nil, nil},
-		{"reader@paris", Reader, append([]string{"chunk_copies", "chunks", "filers", "packs", "pages", "read_batches"}, everyone...), nil, nil, nil},
+		{"reader@paris", Reader, append([]string{"chunk_copies", "chunks", "filers", "packs", "pages", "read_batches", "reread_pages"}, everyone...), nil, nil, nil},
 		{
 			"committer", Committer, append(append([]string{"brake", "catalog_numbers", "confirmations", "drills", "filers", "holds", "log", "lost_snapshots", "policies", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "stops"}, everyone...), written...),
 			append([]string{"log", "stops"}, written...), append([]string{"catalog_numbers", "chunk_lists", "chunks", "filers", "leaders", "packs", "shards", "snapshots"}, work...), append([]string{"reread_pages", "stops"}, work...),

@@ -13,9 +13,12 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// readyEvery is the interval at which a worker checks whether it is ready. It takes no work while
-// it is not.
-const readyEvery = 2 * time.Second
+// readyEvery is the interval at which a service checks whether it is ready, and againEvery while it
+// is not: then it takes no work.
+const (
+	readyEvery = 2 * time.Second
+	againEvery = readyEvery / 4
+)
 
 // A readiness holds the result of a service's last readiness check.
 type readiness struct {
@@ -37,10 +40,24 @@ func (r *readiness) mayTake() error {
 	return nil
 }
 
+// mayApply is mayTake for the results that a committer takes: it needs only the index for them.
+func (r *readiness) mayApply() error {
+	if err := r.mayTake(); errors.Is(err, backup.IndexAway) {
+		return err
+	}
+	return nil
+}
+
 // look checks periodically whether the service is ready, until ctx is done.
 func (r *readiness) look(ctx context.Context, m *monitoring) {
-	r.lookOnce(ctx, m)
-	loop.Every(ctx, readyEvery, func() { r.lookOnce(ctx, m) })
+	for ctx.Err() == nil {
+		r.lookOnce(ctx, m)
+		if r.mayTake() != nil {
+			loop.Pause(ctx, againEvery)
+		} else {
+			loop.Pause(ctx, readyEvery)
+		}
+	}
 }
 
 func (r *readiness) lookOnce(ctx context.Context, m *monitoring) {

@@ -214,7 +214,8 @@ func Committer(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return err
 	}
 	s.waits.end()
-	conn, _, err := connect(c, m, s.repository, nil)
+	ready := newReadiness(m.log, false)
+	conn, _, err := connect(c, m, s.repository, func(context.Context) error { return ready.mayApply() })
 	if err != nil {
 		return err
 	}
@@ -230,8 +231,15 @@ func Committer(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		Worker: workerName(c), Holder: holder, Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
 		StopTimeout: c.Worker.StopTimeout, Log: log, OnSnapshot: scheduler.Look, OnVacant: scheduler.Stand, Unseen: unseen,
 		Metrics: m.metrics.Committer(), Trace: m.trace, Health: m.health,
+		MayApply: ready.mayApply,
+		MayCommit: func(ctx context.Context) error {
+			if ready.mayTake() == nil {
+				return nil
+			}
+			return m.health.Usable(ctx, needStore)
+		},
 	})
-	a := announce(c, m, conn, idx, newReadiness(m.log, false), flow.RoleCommitter)
+	a := announce(c, m, conn, idx, ready, flow.RoleCommitter)
 	a.sealsTo = recipients
 	a.also = func(i *flow.Instance) {
 		i.Leads, i.Schedules = committer.Leads(), scheduler.Leads()

@@ -61,6 +61,12 @@ const applyWithin = time.Minute
 // apply applies results in one transaction of the index (Apply of package entindex), and
 // acknowledges each once the transaction is durable.
 func (s *Service) apply(ctx context.Context, batch []flow.Received) {
+	if s.opts.MayApply() != nil {
+		for _, r := range batch {
+			r.Delivery.Retry(later)
+		}
+		return
+	}
 	results := make([]index.Result, 0, len(batch))
 	for _, r := range batch {
 		results = append(results, index.Result{

@@ -40,6 +40,12 @@ func (s *Service) finishAll(ctx, work context.Context) error {
 	}
 	complete, completeErr := s.Index.CompleteSnapshots(ctx, s.opts.Snapshots)
 	err = errors.Join(err, completeErr)
+	if len(complete) > 0 {
+		// Another committer may reach the store.
+		if mayNot := s.opts.MayCommit(ctx); mayNot != nil {
+			return errors.Join(err, mayNot)
+		}
+	}
 	for _, id := range complete {
 		if ctx.Err() != nil {
 			break

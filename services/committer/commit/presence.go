@@ -156,23 +156,28 @@ func (s *Service) look(ctx context.Context, work *reported) {
 		return
 	}
 	for _, name := range work.looked(names, absent, time.Now()) {
-		s.handOutAgain(ctx, work, name)
+		of := work.instances[name]
+		if tasks, batches, ok := s.handOutAgain(ctx, work, name); ok {
+			s.log.Warn("worker lost: it sends no reports and is not connected to NATS; its work is reassigned", "lost_worker", of.worker, "tasks", tasks, "batches", batches,
+				"seconds", time.Since(of.heard).Seconds())
+		}
+	}
+	if keeper {
+		s.lookForCutOff(ctx, work)
 	}
 }
 
-// handOutAgain ends the leases of an instance that is gone. If that fails, it is repeated at the
-// next check.
-func (s *Service) handOutAgain(ctx context.Context, work *reported, name string) {
-	held, gone := work.heldBy(name), work.instances[name]
+// handOutAgain ends the leases of an instance that is gone or cut off, and returns how many it has
+// ended. If that fails, it is repeated at the next check.
+func (s *Service) handOutAgain(ctx context.Context, work *reported, name string) (tasks, batches int, ok bool) {
+	held := work.heldBy(name)
 	if err := s.Index.GiveBack(ctx, held); err != nil {
 		if ctx.Err() == nil {
-			s.log.Warn("reassigning the work of a lost worker failed, will retry", "lost_worker", gone.worker, "error", err)
+			s.log.Warn("reassigning the work of a lost worker failed, will retry", "lost_worker", work.instances[name].worker, "error", err)
 		}
-		return
+		return 0, 0, false
 	}
-	tasks := countTasks(held)
-	s.log.Warn("worker lost: it sends no reports and is not connected to NATS; its work is reassigned", "lost_worker", gone.worker, "tasks", tasks, "batches", len(held)-tasks,
-		"seconds", time.Since(gone.heard).Seconds())
+	tasks = countTasks(held)
 	kind := "batch"
 	if tasks > 0 {
 		kind = "task"
@@ -180,4 +185,5 @@ func (s *Service) handOutAgain(ctx context.Context, work *reported, name string)
 	s.opts.Metrics.Died(kind)
 	work.bury(name)
 	loop.Wake(s.freed)
+	return tasks, len(held) - tasks, true
 }

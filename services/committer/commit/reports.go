@@ -40,7 +40,9 @@ func (s *Service) reportLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case p := <-reports:
-			work.hear(p, time.Now())
+			if !s.workers.isRelieved(p.Instance) {
+				work.hear(p, time.Now())
+			}
 			s.measured(p)
 		case <-look:
 			s.look(ctx, work)

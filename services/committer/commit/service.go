@@ -73,6 +73,10 @@ type Options struct {
 	OnSnapshot func()
 	// OnVacant, if not nil, is called when this committer has ended the term of a dead leader.
 	OnVacant func()
+	// MayApply and MayCommit, if not nil, return why this committer cannot apply results, which needs
+	// the index, or commit snapshots, which also needs the store. Then it leaves them to others.
+	MayApply  func() error
+	MayCommit func(context.Context) error
 	// Unseen, if not nil, has the snapshots that this committer fails while it is the keeper,
 	// because no worker sees their trees.
 	Unseen <-chan []flow.Unseen
@@ -147,6 +151,12 @@ func New(p Parts, o Options) *Service {
 	}
 	if o.Holder == "" {
 		o.Holder = o.Worker + "-" + rand.Text()[:8]
+	}
+	if o.MayApply == nil {
+		o.MayApply = func() error { return nil }
+	}
+	if o.MayCommit == nil {
+		o.MayCommit = func(context.Context) error { return nil }
 	}
 	if o.OnVacant == nil {
 		o.OnVacant = func() {}

@@ -39,6 +39,11 @@ type worker struct {
 	present bool // it was seen to be connected
 	looks   int  // unsuccessful ones before that
 	absent  int  // at how many looks in a row
+
+	ready    bool
+	takes    bool      // it is ready, and not draining
+	since    time.Time // when ready or takes last changed
+	relieved bool      // its work was reassigned since then (cutOff)
 }
 
 // hear records that a worker has described itself.
@@ -54,7 +59,7 @@ func (l *workers) hear(i flow.Instance, stops bool) {
 		if len(l.of) >= maxInstances {
 			return
 		}
-		w = &worker{queue: siteQueue{name: "read", site: i.Site}}
+		w = &worker{queue: siteQueue{name: "read", site: i.Site}, ready: true, since: i.Heard}
 		if i.Role == flow.RoleWalker {
 			w.queue.name = "walk"
 		}
@@ -62,6 +67,9 @@ func (l *workers) hear(i flow.Instance, stops bool) {
 			l.of = map[string]*worker{}
 		}
 		l.of[i.ID] = w
+	}
+	if takes := i.Ready && !i.Draining; i.Ready != w.ready || takes != w.takes {
+		w.ready, w.takes, w.since, w.relieved = i.Ready, takes, i.Heard, false
 	}
 	w.heard = i.Heard
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/source/posix"
 )
 
@@ -84,6 +85,10 @@ func TestStopWithHungFiler(t *testing.T) {
 	receive(t, "hang", h.asked)
 	r.stop()
 	receive(t, "end", r.stopped)
+	var i flow.Instance
+	if r.svc.report.InHand(&i); i.Tasks > 0 {
+		t.Errorf("%d tasks are reported, which others may have", i.Tasks)
+	}
 	again := New(r.conn, r.svc.index, r.svc.source, r.svc.report, Options{})
 	done := make(chan struct{})
 	go func() { again.Run(t.Context()); close(done) }()
@@ -91,6 +96,26 @@ func TestStopWithHungFiler(t *testing.T) {
 		t.Errorf("snapshot %v, counts %+v", s.Snapshot, s.Counts)
 	}
 	t.Cleanup(func() { receive(t, "end of the second", done) })
+}
+
+// A stalled task is in no queue: it stays reported, so that the keeper assigns it again when the
+// process has ended.
+func TestStopWithStalledTask(t *testing.T) {
+	h := newHang()
+	t.Cleanup(h.end)
+	r := start(t, &hookedSource{onDirectory: func(string, string) { h.wait() }}, Options{StallAfter: 10 * time.Millisecond, StopTimeout: 100 * time.Millisecond})
+	r.publish(1, 11)
+	receive(t, "hang", h.asked)
+	reported := func() (i flow.Instance) {
+		r.svc.report.InHand(&i)
+		return i
+	}
+	eventually(t, "the task is stalled", func() bool { return reported().Stalled == 1 })
+	r.stop()
+	receive(t, "end", r.stopped)
+	if i := reported(); i.Tasks != 1 || i.Stalled != 1 {
+		t.Errorf("%d tasks, %d stalled are reported, want 1", i.Tasks, i.Stalled)
+	}
 }
 
 // eventually waits for a condition that no channel signals.

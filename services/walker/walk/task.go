@@ -59,9 +59,12 @@ func (t *inFlight) Resumed(hung time.Duration) {
 	}
 }
 
-// handBack leaves the task to another walker, although its goroutines may still run.
+// handBack leaves the task to another walker, although its goroutines may still run. A stalled task
+// is in no queue. It stays reported: the keeper assigns it again when this process has ended.
 func (t *inFlight) handBack() {
-	t.done()
+	if !t.delivery.IsStalled() {
+		t.done()
+	}
 	t.delivery.Retry(0)
 }
 
