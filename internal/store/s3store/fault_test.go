@@ -177,6 +177,11 @@ func TestReadsSurviveFaults(t *testing.T) {
 		if got, err := s.Get(t.Context(), object, 1<<30); err != nil || !bytes.Equal(got, pack()) || p.count("GET") != 2 {
 			t.Errorf("a flipped bit: %d bytes, %v, %d requests", len(got), err, p.count("GET"))
 		}
+		// A bit that is flipped again is flipped at the server: nobody waits for that to end.
+		p.next(step{"GET", flipResponse}, step{"GET", flipResponse})
+		if _, err := s.Get(t.Context(), object, 1<<30); !errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrUnavailable) || p.count("GET") != 2 {
+			t.Errorf("damage at the server: %v, %d requests", err, p.count("GET"))
+		}
 	})
 }
 

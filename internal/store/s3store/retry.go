@@ -85,6 +85,12 @@ func (f final) Unwrap() error { return f.error }
 // errDamaged reports bytes that differ from those sent. Another transfer may succeed.
 var errDamaged = errors.New("the checksum is not that of the bytes")
 
+// A damagedError is errDamaged of a download.
+type damagedError struct{ checksum string } // of the bytes
+
+func (damagedError) Error() string   { return errDamaged.Error() + ": " + backup.ErrCorrupt.Error() }
+func (damagedError) Unwrap() []error { return []error{errDamaged, backup.ErrCorrupt} }
+
 // codes maps S3 error codes whose meaning differs from that of their HTTP status.
 var codes = map[string]struct {
 	kind      error
