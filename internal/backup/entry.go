@@ -108,6 +108,9 @@ const (
 	// ContentMissing: no snapshot has ever read the content of this file, which is also Unreadable.
 	// Size is the size that the file system reports.
 	ContentMissing
+	// XattrsUnshown: the file system showed no extended attributes when they were read. The entry
+	// may have some: they are read once the file system shows them.
+	XattrsUnshown
 )
 
 // Provisional are the flags of an entry that the next snapshot must read again, even if its

@@ -174,9 +174,9 @@ func sortPlaces(found []located) {
 	})
 }
 
-// fatal reports whether err concerns more than one pack or chunk. A store that refuses an object may
-// refuse this one, or say so of an object that is missing. If it also refuses the configuration,
-// which each repository has, it refuses the credentials.
+// fatal reports whether err concerns more than one pack or chunk. A store that refuses an object
+// may refuse this one, or say so of an object that is missing. If it also refuses the
+// configuration, which each repository has, it refuses the credentials.
 func (f *Fetcher) fatal(ctx context.Context, err error) bool {
 	if errors.Is(err, fs.ErrPermission) {
 		_, err = f.o.Store.GetRange(ctx, nil, store.ConfigName, 0, 1)

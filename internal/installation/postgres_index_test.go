@@ -211,7 +211,9 @@ func sequenceByEach[T any](call func(*pgindex.Index) iter.Seq2[T, error], roles 
 
 // Checks are an operator's, and make many calls of pruners and committers.
 func (x *byRoles) Needed(ctx context.Context, without []backup.SnapshotID) (map[backup.ShardID][]backup.SnapshotNumber, error) {
-	return byEach(func(x *pgindex.Index) (map[backup.ShardID][]backup.SnapshotNumber, error) { return x.Needed(ctx, without) }, x.operator, x.pruner)
+	return byEach(func(x *pgindex.Index) (map[backup.ShardID][]backup.SnapshotNumber, error) {
+		return x.Needed(ctx, without)
+	}, x.operator, x.pruner)
 }
 
 func (x *byRoles) ChunkLists(ctx context.Context) iter.Seq2[backup.ChunkList, error] {

@@ -133,6 +133,6 @@ func BenchmarkDecoder(b *testing.B) {
 func BenchmarkTakeOver(b *testing.B) {
 	perEntry(b, func(b *testing.B, p *backup.Page) func() {
 		now := make([]backup.Entry, len(p.Entries))
-		return func() { copy(now, p.Entries); TakeOver(0, false, now, p.Entries, nil) }
+		return func() { copy(now, p.Entries); TakeOver(0, false, now, p.Entries, nil, nil) }
 	})
 }

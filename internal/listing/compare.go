@@ -29,8 +29,11 @@ type Comparison struct {
 // by another with the same size and times, unless ctime is compared and renames set it. Without
 // mtime: none if the filer sets ctime correctly.
 //
+// shown reports whether the file system shows xattrs. If it did not when they were read
+// (XattrsUnshown), and does now, they are read.
+//
 // observe, if not nil, is called with each entry that is new or changed.
-func TakeOver(by backup.Compare, reread bool, entries, old []backup.Entry, observe func(e *backup.Entry, isNew bool)) (c Comparison) {
+func TakeOver(by backup.Compare, reread bool, entries, old []backup.Entry, shown func() bool, observe func(e *backup.Entry, isNew bool)) (c Comparison) {
 	j := 0
 	for i := range entries {
 		e := &entries[i]
@@ -44,10 +47,11 @@ func TakeOver(by backup.Compare, reread bool, entries, old []backup.Entry, obser
 		switch {
 		case known && !reread && sameState(by, e, &old[j]) && old[j].Flags&contentUnknown == 0:
 			e.Content, e.Xattrs, e.XattrChunk = old[j].Content, old[j].Xattrs, old[j].XattrChunk
-			if old[j].Flags&xattrsUnknown != 0 {
+			if old[j].Flags&xattrsUnknown != 0 || old[j].Flags&backup.XattrsUnshown != 0 && shown() {
 				e.Flags |= backup.XattrsWanted
 			} else {
 				e.Ctime = old[j].Ctime // that of the content, if ctimes are not compared
+				e.Flags |= old[j].Flags & backup.XattrsUnshown
 			}
 			c.Unchanged++
 			continue
@@ -86,7 +90,7 @@ func TakeContent(by backup.Compare, entries, left []backup.Entry) {
 		}
 		if j < len(left) && left[j].Name == e.Name && Unchanged(by, e, &left[j]) {
 			e.Content, e.Xattrs, e.XattrChunk = left[j].Content, left[j].Xattrs, left[j].XattrChunk
-			e.Flags &^= backup.Wanted
+			e.Flags = e.Flags&^backup.Wanted | left[j].Flags&backup.XattrsUnshown
 		}
 	}
 }

@@ -31,7 +31,7 @@ func with(e backup.Entry, change func(*backup.Entry)) backup.Entry {
 
 func TestUnchangedFileKeepsItsContent(t *testing.T) {
 	e := []backup.Entry{with(seen(stored()), func(e *backup.Entry) { e.Device, e.Btime.Sec, e.Nlink = 5, 3, 2 })}
-	c := TakeOver(0, false, e, []backup.Entry{stored()}, nil)
+	c := TakeOver(0, false, e, []backup.Entry{stored()}, nil, nil)
 	want := with(stored(), func(e *backup.Entry) { e.Device, e.Btime.Sec, e.Nlink = 5, 3, 2 })
 	if !reflect.DeepEqual(e[0], want) {
 		t.Errorf("got %+v\nwant %+v", e[0], want)
@@ -60,7 +60,7 @@ func TestChangedFileIsReadAgain(t *testing.T) {
 			now, old := seen(stored()), stored()
 			change(&now, &old)
 			e := []backup.Entry{now}
-			c := TakeOver(0, false, e, []backup.Entry{old}, nil)
+			c := TakeOver(0, false, e, []backup.Entry{old}, nil, nil)
 			want := with(now, func(e *backup.Entry) { e.Flags |= backup.Wanted })
 			if old.Kind == now.Kind { // kept in case the xattrs cannot be read now
 				want.Xattrs, want.XattrChunk = old.Xattrs, old.XattrChunk
@@ -83,7 +83,7 @@ func TestOnlyXattrsAreReadAgain(t *testing.T) {
 		if Unchanged(0, &e[0], &old) {
 			t.Errorf("flags %b: it counts as unchanged", flags)
 		}
-		c := TakeOver(0, false, e, []backup.Entry{old}, nil)
+		c := TakeOver(0, false, e, []backup.Entry{old}, nil, nil)
 		want := with(stored(), func(e *backup.Entry) { e.Flags = backup.XattrsWanted })
 		if !reflect.DeepEqual(e[0], want) || c != (Comparison{Unchanged: 1}) {
 			t.Errorf("flags %b: got %+v, counted %+v", flags, e[0], c)
@@ -94,7 +94,7 @@ func TestOnlyXattrsAreReadAgain(t *testing.T) {
 // A flag that does not concern the content does not cause the file to be read again.
 func TestBoundaryIsNoChange(t *testing.T) {
 	e := []backup.Entry{with(seen(stored()), func(e *backup.Entry) { e.Flags = backup.Boundary })}
-	c := TakeOver(0, false, e, []backup.Entry{with(stored(), func(e *backup.Entry) { e.Flags = backup.Boundary })}, nil)
+	c := TakeOver(0, false, e, []backup.Entry{with(stored(), func(e *backup.Entry) { e.Flags = backup.Boundary })}, nil, nil)
 	if c != (Comparison{Unchanged: 1}) || e[0].Flags != backup.Boundary {
 		t.Errorf("got %+v, counted %+v", e[0], c)
 	}
@@ -118,7 +118,7 @@ func TestCompare(t *testing.T) {
 			now, old := seen(stored()), stored()
 			test.change(&now, &old)
 			want := !slices.ContainsFunc(test.shows, func(c backup.Compare) bool { return by.OrAll()&c != 0 })
-			if got := TakeOver(by, false, []backup.Entry{now}, []backup.Entry{old}, nil).Unchanged == 1; got != want {
+			if got := TakeOver(by, false, []backup.Entry{now}, []backup.Entry{old}, nil, nil).Unchanged == 1; got != want {
 				t.Errorf("%s changed, compared by %v: unchanged %v", test.name, by, got)
 			}
 		}
@@ -171,7 +171,7 @@ func TestTakeOver(t *testing.T) {
 		name("0-gone", backup.File), name("b-directory", backup.Directory), name("c-gone", backup.File), name("c-link", backup.Symlink),
 		name("e-was-directory", backup.Directory), name("f", backup.File), name("g-gone", backup.File),
 	}
-	c := TakeOver(0, false, now, old, nil)
+	c := TakeOver(0, false, now, old, nil, nil)
 	if want := (Comparison{New: 4, Unchanged: 2}); c != want {
 		t.Errorf("counted %+v, want %+v", c, want)
 	}
@@ -230,7 +230,7 @@ func TestContentKeepsItsCtime(t *testing.T) {
 		e.Ctime.Sec++
 		e.Content = backup.Content{}
 		now := []backup.Entry{e}
-		TakeOver(by, false, now, old, nil)
+		TakeOver(by, false, now, old, nil, nil)
 		if wanted := now[0].Flags&backup.Wanted != 0; !wanted && now[0].Ctime != old[0].Ctime || wanted && now[0].Ctime != e.Ctime {
 			t.Errorf("%v: wanted %v, ctime %v of old %v, now %v", by, wanted, now[0].Ctime, old[0].Ctime, e.Ctime)
 		}

@@ -2,6 +2,7 @@ package listing
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/zeebo/blake3"
 
@@ -14,6 +15,28 @@ const (
 	fingerprintVersion   = 1
 	fingerprintOfCompare = 2 // if not everything is compared
 )
+
+// OfUnshown returns the fingerprint of a page with an entry of which the file system showed no
+// xattrs, given that of the page. It is another one, so that the page is looked at again once the
+// file system shows them.
+func OfUnshown(fp backup.Fingerprint) backup.Fingerprint {
+	if fp == (backup.Fingerprint{}) {
+		return fp
+	}
+	for i := range fp {
+		fp[i] ^= 0xff
+	}
+	return fp
+}
+
+// Stored returns the fingerprint that is stored with a page, given the one that Of returns.
+func Stored(fp backup.Fingerprint, self *backup.Entry, entries []backup.Entry) backup.Fingerprint {
+	unshown := func(e backup.Entry) bool { return e.Flags&backup.XattrsUnshown != 0 }
+	if self != nil && unshown(*self) || slices.ContainsFunc(entries, unshown) {
+		return OfUnshown(fp)
+	}
+	return fp
+}
 
 // A Fingerprinter computes fingerprints. It reuses its buffers, and must be used by one goroutine
 // only.

@@ -84,9 +84,9 @@ type Directory interface {
 	Read(ctx context.Context, dst []backup.Entry, problem func(name, op string, err error)) (entries []backup.Entry, statCalls int, err error)
 
 	// Xattrs returns the extended attributes of the directory itself (name "") or of one entry that
-	// is not a regular file, sorted by name. It returns nil if there are none, or if the file
-	// system does not support them. If names and values together exceed MaxXattrBytes, it returns
-	// an error.
+	// is not a regular file, sorted by name. It returns nil if there are none, and ErrNoXattrs if
+	// the file system shows none of this kind of entry. If names and values together exceed
+	// MaxXattrBytes, it returns another error.
 	Xattrs(ctx context.Context, name string, kind backup.Kind) ([]backup.Xattr, error)
 
 	// OpenFile opens a regular file of this directory for one read from front to back. If the entry
@@ -116,6 +116,10 @@ type File interface {
 	// Close closes the file, and drops the pages that reading it has left in the page cache.
 	Close() error
 }
+
+// ErrNoXattrs reports that the file system shows no extended attributes, as it is mounted here.
+// Through another mount, the entries may have some.
+var ErrNoXattrs = errors.New("the file system, as it is mounted here, shows no extended attributes")
 
 // MaxXattrBytes is the maximum total size of the extended attributes of one entry.
 const MaxXattrBytes = 1 << 20

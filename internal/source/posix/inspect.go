@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/source"
 )
 
 // A Mount describes the mount of the file system that a path is on.
@@ -215,7 +216,9 @@ func (w *surveyor) file(ctx context.Context, d *directory, name, path string) {
 	}
 	defer opened.Close()
 	f := opened.(*file)
-	_, w.seen.XattrError = f.Xattrs()
+	if _, err := f.Xattrs(); !errors.Is(err, source.ErrNoXattrs) {
+		w.seen.XattrError = err
+	}
 	var b [1]byte
 	_, w.seen.FileError = f.ReadAt(b[:], 0)
 	w.seen.Uncached = f.uncached

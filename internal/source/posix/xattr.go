@@ -76,7 +76,7 @@ func xattrs(path string, c xattrCaller) ([]backup.Xattr, error) {
 	list, err := readXattr(buf[:], c.list)
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return nil, nil
+		return nil, source.ErrNoXattrs
 	case err != nil:
 		return nil, &fs.PathError{Op: "listxattr", Path: path, Err: asStale(err)}
 	case len(list) == 0:

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A worker that is cut off from the store, or from the index, keeps its work: if the outage ends, it
-// goes on, and nothing is read twice. If another worker of its site is ready, it is not an outage
-// that all wait for, and the keeper gives the work to that one. If the first worker goes on
+// A worker that is cut off from the store, or from the index, keeps its work: if the outage ends,
+// it goes on, and nothing is read twice. If another worker of its site is ready, it is not an
+// outage that all wait for, and the keeper gives the work to that one. If the first worker goes on
 // nevertheless, the work is done twice, and its first result counts (I3).
 
 // cutOffAfter is for how long a worker must not be ready, and another must have been: after an

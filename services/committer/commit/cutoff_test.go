@@ -94,12 +94,7 @@ func TestCommitterThatIsCutOff(t *testing.T) {
 			f.start(f.idx, Options{MayApply: func() error { return mayNot("index") }, MayCommit: func(context.Context) error { return mayNot("store") }})
 			ctx, cancel := context.WithCancel(f.ctx)
 			wait := f.work(ctx, conn)
-			for range 200 {
-				if asked.Load() > 1 {
-					break
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
+			f.until(func() bool { return asked.Load() > 1 })
 			if s := f.snapshot(snap.ID); s.State != backup.Running || s.Complete() != (what == "store") {
 				t.Errorf("%s, complete: %t, although the %s is away", s.State, s.Complete(), what)
 			}

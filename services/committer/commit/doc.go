@@ -7,6 +7,7 @@
 //	dispatch.go    claims open work of the index, and sends it to walkers and readers
 //	reports.go     receives reports of work in progress, and renews its leases
 //	presence.go    reassigns the work of workers that are gone
+//	cutoff.go      gives the work of workers that are not ready to others
 //	admit.go       checks results, before they reach a transaction
 //	apply.go       applies results, a batch of them per transaction
 //	finish.go      commits a snapshot when all its work is settled

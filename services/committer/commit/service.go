@@ -73,8 +73,9 @@ type Options struct {
 	OnSnapshot func()
 	// OnVacant, if not nil, is called when this committer has ended the term of a dead leader.
 	OnVacant func()
-	// MayApply and MayCommit, if not nil, return why this committer cannot apply results, which needs
-	// the index, or commit snapshots, which also needs the store. Then it leaves them to others.
+	// MayApply and MayCommit, if not nil, return why this committer cannot apply results, which
+	// needs the index, or commit snapshots, which also needs the store. Then it leaves them to
+	// others.
 	MayApply  func() error
 	MayCommit func(context.Context) error
 	// Unseen, if not nil, has the snapshots that this committer fails while it is the keeper,

@@ -73,6 +73,8 @@ type pageDir struct {
 	// gone: the directory is not at its path any more. stays: it was still there after an entry in
 	// it had vanished.
 	gone, stays bool
+
+	asked, shows bool // whether the file system was asked for xattrs, and shows them
 }
 
 func (b *batch) openDir(ctx context.Context, path string) (at pageDir) {
@@ -175,6 +177,7 @@ func (b *batch) encode() error {
 	for i := range b.pages {
 		p := &b.pages[i]
 		v := p.version
+		v.Fingerprint = listing.Stored(v.Fingerprint, p.Self, p.Entries)
 		if p.revisit {
 			v.Fingerprint = backup.Fingerprint{}
 		}

@@ -67,7 +67,7 @@ func (b *batch) takeXattrs(ctx context.Context, e *backup.Entry, get func() ([]b
 	if err != nil {
 		return err
 	}
-	e.Flags &^= backup.XattrsWanted | backup.XattrsUnreadable
+	e.Flags &^= backup.XattrsWanted | backup.XattrsUnreadable | backup.XattrsUnshown
 	return b.placeXattrs(ctx, e, xattrs, backup.Ref{})
 }
 
@@ -76,6 +76,9 @@ func (b *batch) takeXattrs(ctx context.Context, e *backup.Entry, get func() ([]b
 func (b *batch) xattrsFailed(ctx context.Context, at *pageDir, p *page, e *backup.Entry, err error) error {
 	if b.isFatal(ctx, err) {
 		return err
+	}
+	if errors.Is(err, source.ErrNoXattrs) && b.hasNone(ctx, at, e) {
+		return nil
 	}
 	if away := b.blame(ctx, err); away != nil {
 		return away
@@ -91,6 +94,29 @@ func (b *batch) xattrsFailed(ctx context.Context, at *pageDir, p *page, e *backu
 		return err
 	}
 	return b.placeXattrs(ctx, e, old.Xattrs, old.XattrChunk)
+}
+
+// hasNone settles an entry of which the file system shows no extended attributes, unless the last
+// snapshot has some.
+func (b *batch) hasNone(ctx context.Context, at *pageDir, e *backup.Entry) bool {
+	unshown := backup.XattrsUnshown
+	if at.showsXattrs(ctx) { // of other kinds of entries
+		unshown = 0
+	} else if len(e.Xattrs) > 0 || e.XattrChunk.Length > 0 || e.Flags&backup.XattrsUnreadable != 0 {
+		return false
+	}
+	e.Flags = e.Flags&^(backup.XattrsWanted|backup.XattrsUnreadable) | unshown
+	e.Xattrs, e.XattrChunk = nil, backup.Ref{}
+	return true
+}
+
+// showsXattrs reports whether the file system of the directory shows extended attributes.
+func (at *pageDir) showsXattrs(ctx context.Context) bool {
+	if !at.asked && at.dir != nil {
+		_, err := at.dir.Xattrs(ctx, "", backup.Directory)
+		at.asked, at.shows = true, !errors.Is(err, source.ErrNoXattrs)
+	}
+	return at.shows
 }
 
 // inlineXattrBytes is the room for extended attributes in the batch's listings, so that these still

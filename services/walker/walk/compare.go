@@ -1,11 +1,14 @@
 package walk
 
 import (
+	"context"
+	"errors"
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/listing"
+	"github.com/bctl/bctl/internal/source"
 )
 
 // A page is one of a directory's pages that differs from the last snapshot.
@@ -18,7 +21,7 @@ type page struct {
 
 // comparePages cuts the sorted entries into pages, and keeps in w.pages those whose fingerprints
 // differ from the last snapshot's.
-func (w *visit) comparePages() {
+func (w *visit) comparePages(ctx context.Context) {
 	rest := w.entries
 	self, key := &w.self, backup.PageKey(0)
 	var keys listing.Keys
@@ -29,7 +32,7 @@ func (w *visit) comparePages() {
 		if rest = rest[n:]; len(rest) > 0 {
 			p.next = keys.Next(rest[0].Name)
 		}
-		w.comparePage(p)
+		w.comparePage(ctx, p)
 		if len(rest) == 0 {
 			return
 		}
@@ -40,10 +43,10 @@ func (w *visit) comparePages() {
 // comparePage keeps the page, to be sent, unless its fingerprint equals the last snapshot's.
 // Nothing is sent of an equal page: the row that the index has of it is valid in this snapshot, too
 // (package index, page versions). A page that the next snapshot must look at again is always kept.
-func (w *visit) comparePage(p page) {
+func (w *visit) comparePage(ctx context.Context, p page) {
 	p.fingerprint = w.fingerprint.Of(w.slice.task.Job.Compare, p.self, p.entries, p.next)
 	flagged := isProvisional(&p)
-	if !flagged && w.unchanged(&p) && !w.isBroken(p.key) {
+	if !flagged && w.unchanged(ctx, &p) && !w.isBroken(p.key) {
 		w.countUnchanged(p.entries)
 		return
 	}
@@ -53,16 +56,26 @@ func (w *visit) comparePage(p page) {
 	w.pages = append(w.pages, p)
 }
 
-func (w *visit) unchanged(p *page) bool {
+func (w *visit) unchanged(ctx context.Context, p *page) bool {
 	if w.slice.svc.opts.Reread {
 		return false
 	}
 	for i := range w.marks {
 		if w.marks[i].Key == p.key {
-			return w.marks[i].Fingerprint.Matches(p.fingerprint)
+			last := w.marks[i].Fingerprint
+			return last.Matches(p.fingerprint) || last.Matches(listing.OfUnshown(p.fingerprint)) && !w.showsXattrs(ctx)
 		}
 	}
 	return false
+}
+
+// showsXattrs reports whether the file system of the directory shows extended attributes.
+func (w *visit) showsXattrs(ctx context.Context) bool {
+	if !w.asked {
+		_, err := w.dir.Xattrs(ctx, "", backup.Directory)
+		w.asked, w.shows = true, !errors.Is(err, source.ErrNoXattrs)
+	}
+	return w.shows
 }
 
 func (w *visit) countUnchanged(entries []backup.Entry) {

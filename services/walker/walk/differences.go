@@ -8,6 +8,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/listing"
+	"github.com/bctl/bctl/internal/source"
 )
 
 // addDifferences adds the differences from the last snapshot to the findings: it completes each
@@ -42,7 +43,7 @@ func (w *visit) addDifferences(ctx context.Context, old *oldState, gone []backup
 // and flags changed files as wanted (listing.TakeOver). It reads the extended attributes of changed
 // entries that are not regular files.
 func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSelf *backup.Entry) error {
-	c := listing.TakeOver(w.slice.task.Job.Compare, w.slice.svc.opts.Reread, p.entries, old, w.observer())
+	c := listing.TakeOver(w.slice.task.Job.Compare, w.slice.svc.opts.Reread, p.entries, old, func() bool { return w.showsXattrs(ctx) }, w.observer())
 	w.counts.FilesNew += c.New
 	w.counts.FilesChanged += c.Changed
 	w.counts.FilesUnchanged += c.Unchanged
@@ -63,8 +64,12 @@ func (w *visit) settleSelf(ctx context.Context, p *page, old *backup.Entry) erro
 	if old != nil {
 		p.self.Xattrs, p.self.XattrChunk = old.Xattrs, old.XattrChunk
 	}
-	if old == nil || w.slice.svc.opts.Reread || !listing.Unchanged(w.slice.task.Job.Compare, p.self, old) {
+	switch {
+	case old == nil || w.slice.svc.opts.Reread || !listing.Unchanged(w.slice.task.Job.Compare, p.self, old),
+		old.Flags&backup.XattrsUnshown != 0 && w.showsXattrs(ctx):
 		p.self.Flags |= backup.XattrsWanted
+	default:
+		p.self.Flags |= old.Flags & backup.XattrsUnshown
 	}
 	_, err := w.settleXattrs(ctx, p, p.self)
 	return err
@@ -122,9 +127,18 @@ func (w *visit) settleXattrs(ctx context.Context, p *page, e *backup.Entry) (gon
 	if e.Flags&backup.XattrsWanted == 0 {
 		return false, nil
 	}
-	e.Flags &^= backup.XattrsWanted
+	e.Flags &^= backup.XattrsWanted | backup.XattrsUnshown
 	s := w.slice
 	xattrs, err := w.dir.Xattrs(ctx, e.Name, e.Kind)
+	if errors.Is(err, source.ErrNoXattrs) {
+		switch {
+		case w.showsXattrs(ctx): // of other kinds of entries
+			err = nil
+		case len(e.Xattrs) == 0 && e.XattrChunk.Length == 0:
+			e.Flags |= backup.XattrsUnshown
+			err = nil
+		}
+	}
 	if err == nil {
 		e.Xattrs, e.XattrChunk = xattrs, backup.Ref{}
 		return false, nil
@@ -183,6 +197,7 @@ func (w *visit) addPages(ctx context.Context) error {
 		version.Fingerprint = p.fingerprint
 		wantedFiles, wantedBytes := wanted(p.entries)
 		if wantedFiles == 0 && !wantsXattrs(p) {
+			version.Fingerprint = listing.Stored(p.fingerprint, p.self, p.entries)
 			add.pages = append(add.pages, version)
 			continue
 		}
@@ -204,7 +219,7 @@ func (w *visit) encodePage(p *page) ([]byte, error) {
 		leave := func(e *backup.Entry) {
 			if len(e.Xattrs) > 0 && (e.Kind == backup.File) == files {
 				e.Xattrs = nil
-				e.Flags |= backup.XattrsWanted
+				e.Flags |= backup.XattrsWanted | backup.XattrsUnreadable // until they are read
 			}
 		}
 		if p.self != nil {

@@ -50,7 +50,7 @@ func (w *visit) addSpilledPage(ctx context.Context, p page, from string) error {
 		p.self = &w.self
 	}
 	w.pages = w.pages[:0]
-	w.comparePage(p)
+	w.comparePage(ctx, p)
 	if len(w.pages) > 0 {
 		var old backup.Page
 		if from != w.path || w.marked(p.key) {
@@ -176,7 +176,7 @@ func (w *visit) missingFromPages(ctx context.Context, old *oldState) (missing ma
 			self = &w.self
 		}
 		p := page{key: key, fingerprint: w.fingerprint.Of(w.slice.task.Job.Compare, self, entries, next)}
-		if !w.marked(key) || w.unchanged(&p) && !w.isBroken(key) {
+		if !w.marked(key) || w.unchanged(ctx, &p) && !w.isBroken(key) {
 			return nil
 		}
 		return w.eachOld(ctx, pageNames(w.path, []backup.PageKey{key}), func(_ string, p *backup.Page) error { note(p, entries); return nil })

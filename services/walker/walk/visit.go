@@ -35,6 +35,8 @@ type visit struct {
 	path  string
 	dir   source.Directory
 	self  backup.Entry
+	asked bool // whether the file system shows xattrs
+	shows bool
 	marks []index.PageMark // of the directory's pages in the last snapshot
 
 	counts   backup.Counts
@@ -132,7 +134,7 @@ func (w *visit) compare(ctx context.Context) (old oldState, gone []backup.PageKe
 }
 
 func (w *visit) compareOnce(ctx context.Context) (old oldState, gone []backup.PageKey, err error) {
-	w.comparePages()
+	w.comparePages(ctx)
 	gone = w.endedKeys()
 	old, err = w.fetchOld(ctx, gone)
 	return old, gone, err
