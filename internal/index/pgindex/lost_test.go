@@ -68,6 +68,22 @@ func (l *lost) exec(query string) {
 	}
 }
 
+// A server that accepts no writes is away for those who write.
+func TestWritable(t *testing.T) {
+	l := newLost(t)
+	if err := l.x.Writable(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for range 10 { // on each connection of the pool
+		if _, err := l.x.backend.pool.Exec(t.Context(), "SET default_transaction_read_only = on"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.x.Writable(t.Context()); !errors.Is(err, errNotWritable) || !errors.Is(err, backup.IndexAway) {
+		t.Errorf("it is read-only: %v", err)
+	}
+}
+
 // When the server ends connections, idle or in the middle of a transaction, each causes at most one
 // error, which reports it. After that, calls succeed.
 func TestConnectionsThatTheServerEnds(t *testing.T) {

@@ -142,11 +142,21 @@ func (m *monitoring) dependOn(conn *flow.Conn, idx index.Index, s *guard) {
 	}
 }
 
-// dependOnAll is dependOn for a service that needs an index as new as its store; conn may be nil.
+// A writable index reports whether it can be written.
+type writable interface {
+	Writable(ctx context.Context) error
+}
+
+// dependOnAll is dependOn for a service that writes to the index, and needs it to be as new as its
+// store; conn may be nil.
 func (s *starting) dependOnAll(conn *flow.Conn) {
 	s.dependOn(conn, nil, s.store)
 	s.health.Depends(needIndex, func(ctx context.Context) error {
-		if err := indexAnswers(ctx, s.idx); err != nil {
+		err := indexAnswers(ctx, s.idx)
+		if w, ok := s.idx.(writable); ok && err == nil {
+			err = w.Writable(ctx)
+		}
+		if err != nil {
 			return err
 		}
 		return s.current.Old()
