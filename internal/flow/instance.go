@@ -30,6 +30,9 @@ const (
 // sited reports whether the services of a role belong to a site.
 func (r Role) sited() bool { return r == RoleWalker || r == RoleReader }
 
+// ErrDrained is why the context of a worker ends that is drained: its process goes on.
+var ErrDrained = errors.New("drained")
+
 // An Instance is a process of a service, as it last described itself. Its strings come from the
 // network and may be hostile.
 type Instance struct {

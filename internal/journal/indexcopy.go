@@ -62,6 +62,7 @@ func WriteIndexCopy(keys Keys, sequence int64, written time.Time, file io.Reader
 
 // copyPart makes a part from the next bytes of a file. frame is reusable storage.
 func (o *object) copyPart(h IndexHeader, name string, file io.Reader, size int64, frame []byte, compress *pack.Compressor) ([]byte, error) {
+	o.compress = nil // of the header
 	w, err := o.begin(h, indexPartID(h.Sequence, h.Part), int(size))
 	if err != nil {
 		return nil, err

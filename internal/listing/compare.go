@@ -47,10 +47,10 @@ func TakeOver(by backup.Compare, reread bool, entries, old []backup.Entry, shown
 		switch {
 		case known && !reread && sameState(by, e, &old[j]) && old[j].Flags&contentUnknown == 0:
 			e.Content, e.Xattrs, e.XattrChunk = old[j].Content, old[j].Xattrs, old[j].XattrChunk
+			e.Ctime = old[j].Ctime // that of the content, if ctimes are not compared
 			if old[j].Flags&xattrsUnknown != 0 || old[j].Flags&backup.XattrsUnshown != 0 && shown() {
 				e.Flags |= backup.XattrsWanted
 			} else {
-				e.Ctime = old[j].Ctime // that of the content, if ctimes are not compared
 				e.Flags |= old[j].Flags & backup.XattrsUnshown
 			}
 			c.Unchanged++

@@ -12,7 +12,8 @@
 //  3. It marks the chunks to which needed versions refer (mark.go), and counts each pack's marked
 //     chunks. Packs without any are candidates. If the pass would delete too large a share of the
 //     stored bytes, it ends here until operators have confirmed the deletion (index.Braking).
-//  4. It deletes unneeded versions of pages (journal.go), also those that refer to packs that stay.
+//  4. It deletes unneeded versions of pages (journal.go), also those that refer to packs that stay,
+//     and closes retired shards of which nothing can be read.
 //  5. It condemns the candidates. From now on, no batch that relies on one is accepted.
 //  6. It reads the references that have appeared since the fence. A batch that was accepted before
 //     the condemnation is among them. It acquits the packs that they need.

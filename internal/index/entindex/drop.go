@@ -90,7 +90,7 @@ const (
 
 	countEnded   = `SELECT count(*) FROM pages WHERE shard = $1 AND last_snapshot IS NOT NULL`
 	countEndedIn = `SELECT count(*) FROM pages WHERE shard = $1 AND last_snapshot > $2 AND last_snapshot < $3`
-	countAll     = `SELECT count(*) FROM pages`
+	countAll     = `SELECT count(*) FROM (SELECT 1 FROM pages LIMIT 1 + $1) some`
 )
 
 // KeptPerDropped is how many versions of all shards may stay, per deleted one, for KeepVersions.
@@ -188,7 +188,7 @@ func (tx *Tx) wayToDrop(ctx context.Context, of *ent.Shard, numbers []backup.Sna
 	if busy || of.Retired || of.Edges.Filer.Retired {
 		return byPage, nil
 	}
-	all, err := tx.count(ctx, countAll)
+	all, err := tx.count(ctx, countAll, mostRewritten)
 	if err == nil && all <= mostRewritten && float64(all-unneeded) <= KeptPerDropped*float64(unneeded) {
 		return keeping, nil
 	}

@@ -3,6 +3,7 @@ package sqliteindex
 import (
 	"encoding/binary"
 	"io"
+	"slices"
 )
 
 // https://www.sqlite.org/fileformat2.html: the header of the file, and the list of free pages. It
@@ -47,11 +48,13 @@ func readFreePages(file io.ReaderAt, bytes int64) (f freePages, err error) {
 		return f, nil
 	}
 	is := make([]bool, pages)
+	var trunks []int64
 	trunk, found := int64(binary.BigEndian.Uint32(header[firstTrunkAt:])), int64(0)
 	for page := make([]byte, f.pageBytes-int64(header[reservedAt])); trunk != 0; {
 		if found++; found > free || trunk > pages {
 			return f, nil
 		}
+		trunks = append(trunks, trunk)
 		if _, err := file.ReadAt(page, (trunk-1)*f.pageBytes); err != nil {
 			return f, err
 		}
@@ -61,14 +64,14 @@ func readFreePages(file io.ReaderAt, bytes int64) (f freePages, err error) {
 		}
 		for i := range leaves {
 			n := int64(binary.BigEndian.Uint32(page[trunkLeavesAt+i*pageNumberBytes:]))
-			if found++; n == 0 || n > pages || is[n-1] {
+			if found++; n <= 1 || n > pages || is[n-1] {
 				return f, nil
 			}
 			is[n-1] = true
 		}
 		trunk = int64(binary.BigEndian.Uint32(page))
 	}
-	if found == free {
+	if found == free && !slices.ContainsFunc(trunks, func(n int64) bool { return is[n-1] }) {
 		f.is = is
 	}
 	return f, nil

@@ -85,6 +85,8 @@ func TestCopyHasNoFreePages(t *testing.T) {
 	trunk := int(binary.BigEndian.Uint32(file[firstTrunkAt:])-1) * 8192
 	for name, damage := range map[string]func(b []byte){
 		"other number of free pages": func(b []byte) { b[freeCountAt+3]++ },
+		"page 1":                     func(b []byte) { copy(b[trunk+8:], []byte{0, 0, 0, 1}) },
+		"a trunk":                    func(b []byte) { copy(b[trunk+8:trunk+12], b[firstTrunkAt:]) },
 		"page 0":                     func(b []byte) { clear(b[trunk+8 : trunk+12]) },
 		"page after the end":         func(b []byte) { b[trunk+8] = 0xff },
 		"page twice":                 func(b []byte) { copy(b[trunk+8:trunk+12], b[trunk+12:trunk+16]) },

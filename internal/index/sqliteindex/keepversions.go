@@ -36,11 +36,14 @@ func (w hotWriter) KeepVersions(ctx context.Context, shard backup.ShardID, neede
 		return 0, err
 	}
 	defer before.Rollback() // it has only read
-	kept, err := keptVersions(ctx, before, shard, needed)
+	kept, known, err := keptVersions(ctx, before, shard, needed)
 	if err != nil {
 		return 0, err
 	}
 	all, err := w.exec(ctx, deleteAll)
+	if err == nil && all != known {
+		err = fmt.Errorf("the table of versions has %d rows, and its index %d: %w", all, known, backup.ErrCorrupt)
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -52,9 +55,10 @@ func (w hotWriter) KeepVersions(ctx context.Context, shard backup.ShardID, neede
 }
 
 // keptVersions returns the rows of the versions that stay, in order: of other shards, those that
-// have not ended, those that are needed, and their bases.
-func keptVersions(ctx context.Context, before *sql.Tx, shard backup.ShardID, needed entindex.Needed) (kept []int64, err error) {
+// have not ended, those that are needed, and their bases. known is the number of all rows.
+func keptVersions(ctx context.Context, before *sql.Tx, shard backup.ShardID, needed entindex.Needed) (kept []int64, known int64, err error) {
 	err = eachRow(ctx, before, selectRanges, []any{int64(math.MaxInt64)}, func(rows *sql.Rows) error {
+		known++
 		var row int64
 		var of backup.ShardID
 		var first, last backup.SnapshotNumber
@@ -65,11 +69,11 @@ func keptVersions(ctx context.Context, before *sql.Tx, shard backup.ShardID, nee
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	list, err := json.Marshal(kept)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	err = eachRow(ctx, before, selectBases, []any{string(list)}, func(rows *sql.Rows) error {
 		var row int64
@@ -78,7 +82,7 @@ func keptVersions(ctx context.Context, before *sql.Tx, shard backup.ShardID, nee
 		return err
 	})
 	slices.Sort(kept)
-	return slices.Compact(kept), err
+	return slices.Compact(kept), known, err
 }
 
 // insertFrom inserts rows that a transaction from before they were deleted reads.

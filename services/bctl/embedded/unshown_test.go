@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -80,6 +81,7 @@ func newHidingMachine(t *testing.T) (*faultyMachine, *hidingSource) {
 	m.setXattr(filepath.Join(m.dir, "dir/link"), "of a link")
 	m.setXattr(filepath.Join(m.dir, "dir/fifo"), "of a pipe")
 	m.setXattr(filepath.Join(m.dir, "dir"), "of a directory")
+	m.must(os.Link(filepath.Join(m.dir, "keep/sub/deep"), filepath.Join(m.dir, "keep/link to deep")))
 	m.newShard(false)
 	s := &hidingSource{Source: m.Source}
 	m.Source = s
@@ -124,6 +126,9 @@ func TestXattrsThatAMountDoesNotShow(t *testing.T) {
 	if e := got["keep/sub/deep"]; e.xattrs != want["keep/sub/deep"].xattrs || e.xattrs == "" || e.flags != backup.XattrsUnreadable || e.content == want["keep/sub/deep"].content {
 		t.Errorf("a changed file: %+v", e)
 	}
+	if e := got["keep/link to deep"]; e.xattrs != want["keep/sub/deep"].xattrs || e.flags != backup.XattrsUnreadable {
+		t.Errorf("another name of it: %+v", e)
+	}
 	if e := got["keep/sub/new"]; e.flags != backup.XattrsUnshown || e.content == "" {
 		t.Errorf("a new file: %+v", e)
 	}
@@ -132,7 +137,8 @@ func TestXattrsThatAMountDoesNotShow(t *testing.T) {
 		m.must(err)
 		problems = append(problems, p.Path+": "+p.Err)
 	}
-	if snap.Counts.Errors != 1 || len(problems) != 1 || !strings.HasPrefix(problems[0], "keep/sub/deep: ") || !strings.Contains(problems[0], "shows no extended attributes") {
+	slices.Sort(problems)
+	if snap.Counts.Errors != 2 || len(problems) != 2 || !strings.HasPrefix(problems[0], "keep/link to deep: ") || !strings.HasPrefix(problems[1], "keep/sub/deep: ") || !strings.Contains(problems[0], "shows no extended attributes") {
 		t.Errorf("%d errors, %q", snap.Counts.Errors, problems)
 	}
 	s.hides.Store(false)
@@ -172,10 +178,14 @@ func (m *faultyMachine) alter(random *rand.Rand) {
 	paths := []string{"keep/file", "keep/sub/deep", "dir/other file", "dir/fifo", "dir", "keep/sub"}
 	path := filepath.Join(m.dir, paths[random.IntN(len(paths))])
 	m.changes++
-	switch random.IntN(3) {
+	switch random.IntN(4) {
 	case 0:
-		m.setXattr(path, string(rune('a'+m.changes%26)))
+		link := filepath.Join(m.dir, []string{"a", "keep/z", "dir/b"}[random.IntN(3)])
+		_ = os.Remove(link)
+		m.must(os.Link(filepath.Join(m.dir, paths[random.IntN(3)]), link))
 	case 1:
+		m.setXattr(path, string(rune('a'+m.changes%26)))
+	case 2:
 		m.must(os.Chmod(path, os.FileMode(0o700+m.changes%64)))
 	default:
 		var st unix.Stat_t

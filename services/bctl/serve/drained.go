@@ -23,8 +23,8 @@ type draining struct {
 
 	mu      sync.Mutex
 	wanted  bool
-	drained bool               // no work is in progress
-	stop    context.CancelFunc // stops the running work; nil: none is running
+	drained bool                    // no work is in progress
+	stop    context.CancelCauseFunc // stops the running work; nil: none is running
 }
 
 func newDraining(log *slog.Logger, metrics *telemetry.Draining, changed chan struct{}) *draining {
@@ -43,7 +43,7 @@ func (d *draining) drain(undo bool, by string) {
 	if d.wanted {
 		d.log.Info("drain begun: this worker takes no new work", "by", by)
 		if d.stop != nil {
-			d.stop()
+			d.stop(flow.ErrDrained)
 		}
 	} else {
 		d.log.Info("drain cancelled: this worker takes new work again", "by", by)
@@ -73,7 +73,7 @@ func (d *draining) begin(ctx context.Context) (working context.Context, ok bool)
 		d.drained = true
 		return nil, false
 	}
-	working, d.stop = context.WithCancel(ctx)
+	working, d.stop = context.WithCancelCause(ctx)
 	d.drained = false
 	return working, true
 }
@@ -82,7 +82,7 @@ func (d *draining) begin(ctx context.Context) (working context.Context, ok bool)
 func (d *draining) end(ctx context.Context) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.stop()
+	d.stop(nil)
 	d.stop = nil
 	if d.wanted && ctx.Err() == nil {
 		d.drained = true

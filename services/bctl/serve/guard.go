@@ -106,6 +106,18 @@ func (g *guard) ready(ctx context.Context) error {
 	return err
 }
 
+// mayCommit returns why a committer that is not ready cannot reach its store. A store that refuses
+// writes is reached: only the next commit finds out whether it still does.
+func (g *guard) mayCommit(ctx context.Context, r *readiness) error {
+	if r.mayTake() == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	_, err := g.Stat(ctx, store.ConfigName)
+	return err
+}
+
 // admits returns nil if work that writes may be taken. While the store refuses writes, it admits
 // one piece of work per trialEvery, provided that the store responds at all; trial is then true.
 func (g *guard) admits(ctx context.Context) (trial bool, err error) {

@@ -23,6 +23,32 @@ type moody struct {
 func (m *moody) Put(context.Context, string, []byte) error          { m.puts++; return m.put }
 func (m *moody) Stat(context.Context, string) (size int64, e error) { return 1, m.stat }
 
+// A committer that is not ready leaves commits to others only if it does not reach the store. It
+// tries to commit to a store that refuses writes, because nothing else finds out that this is over.
+func TestMayCommit(t *testing.T) {
+	s := &moody{}
+	g := &guard{Store: s, log: slog.New(slog.DiscardHandler)}
+	r := newReadiness(g.log, false)
+	want := func(want error) {
+		t.Helper()
+		if err := g.mayCommit(t.Context(), r); !errors.Is(err, want) {
+			t.Errorf("may commit: %v, want %v", err, want)
+		}
+	}
+	s.stat = backup.StoreAway
+	want(nil) // it has not been found to be away
+	why := error(backup.StoreAway)
+	r.why.Store(&why)
+	want(backup.StoreAway)
+	s.stat = nil
+	want(nil)
+	s.put = store.ErrFull
+	if err := g.Put(t.Context(), "a", nil); !errors.Is(err, store.ErrFull) || g.ready(t.Context()) == nil {
+		t.Errorf("%v, and it is ready", err)
+	}
+	want(nil)
+}
+
 // A store that refuses writes is not ready, although it responds, until a write succeeds. Meanwhile
 // one piece of work per ten seconds is admitted as a test.
 func TestGuardOfAStoreThatTakesNoWrites(t *testing.T) {

@@ -231,13 +231,8 @@ func Committer(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		Worker: workerName(c), Holder: holder, Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
 		StopTimeout: c.Worker.StopTimeout, Log: log, OnSnapshot: scheduler.Look, OnVacant: scheduler.Stand, Unseen: unseen,
 		Metrics: m.metrics.Committer(), Trace: m.trace, Health: m.health,
-		MayApply: ready.mayApply,
-		MayCommit: func(ctx context.Context) error {
-			if ready.mayTake() == nil {
-				return nil
-			}
-			return m.health.Usable(ctx, needStore)
-		},
+		MayApply:  ready.mayApply,
+		MayCommit: func(ctx context.Context) error { return s.store.mayCommit(ctx, ready) },
 	})
 	a := announce(c, m, conn, idx, ready, flow.RoleCommitter)
 	a.sealsTo = recipients

@@ -10,9 +10,10 @@ import (
 // outage that all wait for, and the keeper gives the work to that one. If the first worker goes on
 // nevertheless, the work is done twice, and its first result counts (I3).
 
-// cutOffAfter is for how long a worker must not be ready, and another must have been: after an
-// outage, workers become ready again within seconds of each other.
-const cutOffAfter = 5 * time.Second
+// cutOffAfter is for how long a worker must not be ready, and another must have been. After an
+// outage, workers become ready again within this time of each other: a request to a store is
+// repeated every 15 s at least.
+const cutOffAfter = 20 * time.Second
 
 // cutOff returns the workers that have not been ready for a while, of which the work is not yet
 // reassigned, while another worker of the same queue has been ready for a while.

@@ -9,18 +9,19 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/process/health"
 )
 
 // The work of a worker that is not ready is reassigned once, after another one of its queue has
 // been ready for as long: not in an outage that all wait for, and not when that ends.
 func TestCutOffWorkers(t *testing.T) {
-	const step = time.Second
-	steps := int(cutOffAfter / step)
+	const steps = 5
+	const step = cutOffAfter / steps
 	for name, test := range map[string]struct {
-		a, b string // each second: r eady, n ot ready, d raining, space: nothing is heard
+		a, b string // at each step: r eady, n ot ready, d raining, s topping, space: nothing is heard
 		role flow.Role
 		site string
-		want []int // seconds after which a is cut off
+		want []int // steps after which a is cut off
 	}{
 		"a is cut off":                   {a: "rrnnnnnnnnnnnnn", b: "rrrrrrrrrrrrrrr", want: []int{2 + steps}},
 		"it says so only once":           {a: "rrn            ", b: "rrr            ", want: []int{2 + steps}},
@@ -35,13 +36,18 @@ func TestCutOffWorkers(t *testing.T) {
 		"the other is at another site":   {a: "rrnnnnnnnnnnnnn", b: "rrrrrrrrrrrrrrr", site: "rome"},
 		"a was never ready":              {a: "nnnnnnnnnnnnnnn", b: "rrrrrrrrrrrrrrr", want: []int{steps}},
 		"there is no other":              {a: "rrnnnnnnnnnnnnn", b: "               "},
-		"the other is heard for a while": {a: "rrrrrrrrrrrrrnnnnnnnnn", b: "r                     ", want: []int{13 + steps}},
+		"the other is not heard any more": {a: "rrrrrrrrrrrrrnnnnnnnnn", b: "r                     "},
+		"a stops, and finishes its work":  {a: "rrsssssssssssss", b: "rrrrrrrrrrrrrrr"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, start := &workers{}, time.Unix(1000, 0)
 			hear := func(id string, role flow.Role, site string, state byte, now time.Time) {
 				if state != ' ' {
-					l.hear(flow.Instance{ID: id, Role: role, Site: site, Heard: now, Ready: state != 'n', Draining: state == 'd'}, false)
+					i := flow.Instance{ID: id, Role: role, Site: site, Heard: now, Ready: state != 'n' && state != 's', Draining: state == 'd'}
+					if state == 's' {
+						i.Reason = health.ErrStopping.Error()
+					}
+					l.hear(i, false)
 				}
 			}
 			if test.role == "" {
@@ -63,11 +69,11 @@ func TestCutOffWorkers(t *testing.T) {
 					got = append(got, i)
 				}
 				if ready := test.a[i] == 'r'; ready && l.isRelieved("a") {
-					t.Errorf("after %d s: it is ready again, and what it reports is ignored", i)
+					t.Errorf("step %d: it is ready again, and what it reports is ignored", i)
 				}
 			}
 			if !slices.Equal(got, test.want) {
-				t.Errorf("after %v s, want %v", got, test.want)
+				t.Errorf("after steps %v, want %v", got, test.want)
 			}
 		})
 	}

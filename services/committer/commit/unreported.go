@@ -7,6 +7,7 @@ import (
 
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/process/health"
 )
 
 // A worker reports the work that it takes within milliseconds. If its process dies in between,
@@ -68,8 +69,9 @@ func (l *workers) hear(i flow.Instance, stops bool) {
 		}
 		l.of[i.ID] = w
 	}
-	if takes := i.Ready && !i.Draining; i.Ready != w.ready || takes != w.takes {
-		w.ready, w.takes, w.since, w.relieved = i.Ready, takes, i.Heard, false
+	ready := i.Ready || i.Reason == health.ErrStopping.Error() // then it finishes its work
+	if takes := i.Ready && !i.Draining; ready != w.ready || takes != w.takes {
+		w.ready, w.takes, w.since, w.relieved = ready, takes, i.Heard, false
 	}
 	w.heard = i.Heard
 }

@@ -25,6 +25,9 @@ type batch struct {
 	trace    telemetry.Parent
 	work     *stall.Work
 	counted  atomic.Bool          // it has a slot in svc.inHand
+
+	saidHidden bool // that the mount shows no extended attributes
+
 	pages    []page               // while it is read
 	complete []backup.PageVersion // afterwards
 

@@ -36,7 +36,7 @@ func (b *batch) readFile(ctx context.Context, at *pageDir, p *page, e *backup.En
 	if err != nil {
 		return err
 	}
-	if linked, err := b.takeLinked(ctx, p, e, &before); linked || err != nil {
+	if linked, err := b.takeLinked(ctx, at, p, e, &before, f, last); linked || err != nil {
 		return err
 	}
 	content, changed, err := b.steadyContent(ctx, f, &before)

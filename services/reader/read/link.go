@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/source"
 )
 
 // A link is the identity of an open file. Two names of one file have the same link, unless the file
@@ -23,11 +24,13 @@ type linkedFile struct {
 	content backup.Content
 	xattrs  []backup.Xattr
 	ref     backup.Ref // of the extended attributes, if they are in a chunk
+	unshown bool       // the file system shows no extended attributes
 }
 
-// takeLinked gives e what the batch has read of the same file by another name, and reports whether
-// it has. now is the state of the open file.
-func (b *batch) takeLinked(ctx context.Context, p *page, e, now *backup.Entry) (bool, error) {
+// takeLinked gives e what the batch has read of the same open file f by another name, and reports
+// whether it has. now is the state of the file. Extended attributes that are not shown are not
+// taken: this name may have some in the last snapshot. last is as for readFile.
+func (b *batch) takeLinked(ctx context.Context, at *pageDir, p *page, e, now *backup.Entry, f source.File, last bool) (bool, error) {
 	if now.Nlink < 2 {
 		return false, nil
 	}
@@ -37,6 +40,10 @@ func (b *batch) takeLinked(ctx context.Context, p *page, e, now *backup.Entry) (
 	}
 	b.describe(p, e, now)
 	e.Content = known.content
+	if known.unshown {
+		return true, b.readFileXattrs(ctx, at, p, e, f, last)
+	}
+	e.Flags &^= backup.XattrsUnreadable
 	return true, b.placeXattrs(ctx, e, known.xattrs, known.ref)
 }
 
@@ -49,5 +56,5 @@ func (b *batch) noteLink(e *backup.Entry) {
 	if b.links == nil {
 		b.links = map[link]linkedFile{}
 	}
-	b.links[linkOf(e)] = linkedFile{e.Content, e.Xattrs, e.XattrChunk}
+	b.links[linkOf(e)] = linkedFile{e.Content, e.Xattrs, e.XattrChunk, e.Flags&backup.XattrsUnshown != 0}
 }

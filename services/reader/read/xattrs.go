@@ -100,21 +100,27 @@ func (b *batch) xattrsFailed(ctx context.Context, at *pageDir, p *page, e *backu
 // snapshot has some.
 func (b *batch) hasNone(ctx context.Context, at *pageDir, e *backup.Entry) bool {
 	unshown := backup.XattrsUnshown
-	if at.showsXattrs(ctx) { // of other kinds of entries
+	switch {
+	case at.showsXattrs(ctx): // of other kinds of entries
 		unshown = 0
-	} else if len(e.Xattrs) > 0 || e.XattrChunk.Length > 0 || e.Flags&backup.XattrsUnreadable != 0 {
+	case len(e.Xattrs) > 0 || e.XattrChunk.Length > 0 || e.Flags&backup.XattrsUnreadable != 0:
 		return false
+	case e.Flags&backup.XattrsWanted != 0 && !b.saidHidden:
+		b.saidHidden = true
+		b.svc.opts.Log.Warn("the walker sees extended attributes, and the mount of this worker shows none: mount the filer alike on all workers",
+			"filer", b.msg.Job.FilerName, "shard", b.msg.Job.ShardName, "snapshot", b.msg.Job.Snapshot.Short())
 	}
 	e.Flags = e.Flags&^(backup.XattrsWanted|backup.XattrsUnreadable) | unshown
 	e.Xattrs, e.XattrChunk = nil, backup.Ref{}
 	return true
 }
 
-// showsXattrs reports whether the file system of the directory shows extended attributes.
+// showsXattrs reports whether the file system of the directory shows extended attributes. It does
+// not if that cannot be found out.
 func (at *pageDir) showsXattrs(ctx context.Context) bool {
 	if !at.asked && at.dir != nil {
 		_, err := at.dir.Xattrs(ctx, "", backup.Directory)
-		at.asked, at.shows = true, !errors.Is(err, source.ErrNoXattrs)
+		at.asked, at.shows = err == nil || errors.Is(err, source.ErrNoXattrs), err == nil
 	}
 	return at.shows
 }

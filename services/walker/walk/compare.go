@@ -69,11 +69,12 @@ func (w *visit) unchanged(ctx context.Context, p *page) bool {
 	return false
 }
 
-// showsXattrs reports whether the file system of the directory shows extended attributes.
+// showsXattrs reports whether the file system of the directory shows extended attributes. It does
+// not if that cannot be found out.
 func (w *visit) showsXattrs(ctx context.Context) bool {
 	if !w.asked {
 		_, err := w.dir.Xattrs(ctx, "", backup.Directory)
-		w.asked, w.shows = true, !errors.Is(err, source.ErrNoXattrs)
+		w.asked, w.shows = err == nil || errors.Is(err, source.ErrNoXattrs), err == nil
 	}
 	return w.shows
 }

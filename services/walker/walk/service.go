@@ -3,6 +3,7 @@ package walk
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"sync"
@@ -150,7 +151,8 @@ func (s *Service) Run(ctx context.Context) {
 		return
 	}
 	abandon()
-	s.watch.Each(func(o stall.Owner) { o.(*inFlight).handBack() })
+	ends := !errors.Is(context.Cause(ctx), flow.ErrDrained)
+	s.watch.Each(func(o stall.Owner) { o.(*inFlight).handBack(ends) })
 	if !endsWithin(ended, grace) {
 		s.opts.Log.Warn("stopped, and left tasks that wait for their filers", "tasks", s.watch.InProgress())
 	}

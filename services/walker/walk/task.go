@@ -60,9 +60,10 @@ func (t *inFlight) Resumed(hung time.Duration) {
 }
 
 // handBack leaves the task to another walker, although its goroutines may still run. A stalled task
-// is in no queue. It stays reported: the keeper assigns it again when this process has ended.
-func (t *inFlight) handBack() {
-	if !t.delivery.IsStalled() {
+// is in no queue. If the process ends, it stays reported: the keeper then assigns it again at once,
+// and otherwise when its lease has ended.
+func (t *inFlight) handBack(ends bool) {
+	if !ends || !t.delivery.IsStalled() {
 		t.done()
 	}
 	t.delivery.Retry(0)
