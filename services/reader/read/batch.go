@@ -24,23 +24,22 @@ type batch struct {
 	started  time.Time
 	trace    telemetry.Parent
 	work     *stall.Work
-	counted  atomic.Bool          // it has a slot in svc.inHand
-
-	saidHidden bool // that the mount shows no extended attributes
-
-	pages    []page               // while it is read
-	complete []backup.PageVersion // afterwards
+	counted  atomic.Bool            // it has a slot in svc.inHand
+	done     atomic.Pointer[func()] // ends the reports
+	pages    []page                 // while it is read
+	complete []backup.PageVersion   // afterwards
 
 	// Used by the reading goroutine:
-	hash   *chunk.Hasher
-	cutter *chunk.Cutter
-	buffer *chunkBuffer
-	short  bool                // a read of this file returned less than its size
-	links  map[link]linkedFile // files that have several names
-	tree   source.Tree
-	file   openFile
-	pace   *pace
-	at     advance
+	saidHidden bool // that the mount shows no extended attributes
+	hash       *chunk.Hasher
+	cutter     *chunk.Cutter
+	buffer     *chunkBuffer
+	short      bool                // a read of this file returned less than its size
+	links      map[link]linkedFile // files that have several names
+	tree       source.Tree
+	file       openFile
+	pace       *pace
+	at         advance
 
 	counts       backup.Counts
 	problems     []backup.Problem
@@ -79,7 +78,9 @@ func (b *batch) filer() backup.FilerID { return b.msg.Job.Filer }
 // and when work is done it ends what it started.
 func (s *Service) handle(ctx, work context.Context, b *batch) {
 	defer b.end()
-	defer s.Report.Batch(&b.msg.Job, b.msg.ID)() // before all that waits: nobody looks for work that was not reported
+	done := sync.OnceFunc(s.Report.Batch(&b.msg.Job, b.msg.ID)) // before all that waits: nobody looks for work that was not reported
+	b.done.Store(&done)
+	defer done()
 	s.forgetReplaced(work)
 	work, span := s.opts.Trace.Start(b.delivery.Trace(work), "read batch", b.msg.Job.Snapshot,
 		slog.Int64("batch", int64(b.msg.ID)), slog.Int("attempt", int(b.msg.Attempt)))

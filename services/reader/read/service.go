@@ -3,6 +3,7 @@ package read
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -214,7 +215,13 @@ func (s *Service) run(ctx context.Context, consume func(handle func(*backup.Read
 	s.packer.hurry()
 	leaving := s.finish()
 	end()
-	s.eachBatch(func(b *batch) { b.delivery.Retry(0) }) // without waiting for its goroutine
+	drained := errors.Is(context.Cause(ctx), flow.ErrDrained)
+	s.eachBatch(func(b *batch) { // without waiting for its goroutine
+		if done := b.done.Load(); done != nil && drained {
+			(*done)() // the process goes on, and would renew the lease
+		}
+		b.delivery.Retry(0)
+	})
 	left := make(chan struct{})
 	go func() { // ends with the last call that hangs
 		batches.Wait()

@@ -80,13 +80,14 @@ type run struct {
 	t     *testing.T
 	give  func(*backup.ReadBatch) told
 	stop  func()
+	drain func()
 	ended chan struct{}
 }
 
 func runReader(t *testing.T, s *Service) *run {
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancelCause(context.Background())
 	handles := make(chan func(*backup.ReadBatch, delivery))
-	r := &run{t: t, stop: stop, ended: make(chan struct{})}
+	r := &run{t: t, stop: func() { stop(nil) }, drain: func() { stop(flow.ErrDrained) }, ended: make(chan struct{})}
 	go func() {
 		defer close(r.ended)
 		s.run(ctx, func(handle func(*backup.ReadBatch, delivery)) { handles <- handle; <-ctx.Done() })
@@ -256,6 +257,29 @@ func TestStopWithAFilerThatHangs(t *testing.T) {
 	}
 	f.commit()
 	f.wantTree()
+}
+
+// While a call of a filer hangs, a reader that stops goes on reporting the batch: the keeper assigns
+// it again when the process has ended. A drained one does not end, and reports it no more.
+func TestReportsOfAHungBatch(t *testing.T) {
+	for _, drains := range []bool{false, true} {
+		f := newFixture(t, twoDirectories)
+		s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, Options{StopTimeout: 100 * time.Millisecond})
+		f.reader = s
+		begun, release := f.unsteady().hang(t, "hangs")
+		defer release()
+		r := runReader(t, s)
+		r.give(f.batchesOf("bad")[0])
+		<-begun
+		if drains {
+			r.drain()
+		}
+		r.stopped()
+		var i flow.Instance
+		if s.Report.InHand(&i); (i.Batches == 0) != drains {
+			t.Errorf("drained: %t, %d batches are reported", drains, i.Batches)
+		}
+	}
 }
 
 // queue connects to a NATS server with the streams made.
