@@ -26,6 +26,7 @@ type running struct {
 	results  chan flow.Received
 	progress chan backup.Progress
 	stop     func()        // stops it
+	drain    func()        // the same, and the process goes on
 	stopped  chan struct{} // closed when it has stopped
 }
 
@@ -42,9 +43,10 @@ func start(t *testing.T, src *hookedSource, o Options) *running {
 	r.svc.budgets, r.svc.scarceTime = f.svc.budgets, f.svc.scarceTime
 	unsubscribe, err := r.conn.SubscribeProgress(func(p *backup.Progress) { r.progress <- *p })
 	must(t, err)
-	walking, stop := context.WithCancel(context.Background())
+	walking, stop := context.WithCancelCause(context.Background())
 	others, stopOthers := context.WithCancel(context.Background())
-	r.stop = stop
+	r.stop = func() { stop(nil) }
+	r.drain = func() { stop(flow.ErrDrained) }
 	var owned sync.WaitGroup
 	go func() { r.svc.Run(walking); close(r.stopped) }()
 	owned.Go(func() { report.Run(others, 20*time.Millisecond) })
@@ -52,7 +54,7 @@ func start(t *testing.T, src *hookedSource, o Options) *running {
 		r.conn.ConsumeResults(others, others, 100, func(result flow.Received) { result.Delivery.Ack(); r.results <- result })
 	})
 	t.Cleanup(func() {
-		stop()
+		stop(nil)
 		receive(t, "end of the walker", r.stopped)
 		stopOthers()
 		owned.Wait()

@@ -99,8 +99,13 @@ func TestStopWithHungFiler(t *testing.T) {
 }
 
 // A stalled task is in no queue: it stays reported, so that the keeper assigns it again when the
-// process has ended.
+// process has ended. The process of a drained walker does not end.
 func TestStopWithStalledTask(t *testing.T) {
+	t.Run("stopped", func(t *testing.T) { stopWithStalledTask(t, false) })
+	t.Run("drained", func(t *testing.T) { stopWithStalledTask(t, true) })
+}
+
+func stopWithStalledTask(t *testing.T, drains bool) {
 	h := newHang()
 	t.Cleanup(h.end)
 	r := start(t, &hookedSource{onDirectory: func(string, string) { h.wait() }}, Options{StallAfter: 10 * time.Millisecond, StopTimeout: 100 * time.Millisecond})
@@ -111,10 +116,13 @@ func TestStopWithStalledTask(t *testing.T) {
 		return i
 	}
 	eventually(t, "the task is stalled", func() bool { return reported().Stalled == 1 })
+	if drains {
+		r.drain()
+	}
 	r.stop()
 	receive(t, "end", r.stopped)
-	if i := reported(); i.Tasks != 1 || i.Stalled != 1 {
-		t.Errorf("%d tasks, %d stalled are reported, want 1", i.Tasks, i.Stalled)
+	if i := reported(); (i.Tasks == 0) != drains || i.Stalled != i.Tasks {
+		t.Errorf("drained: %t, %d tasks, %d stalled are reported", drains, i.Tasks, i.Stalled)
 	}
 }
 
