@@ -259,8 +259,8 @@ func TestStopWithAFilerThatHangs(t *testing.T) {
 	f.wantTree()
 }
 
-// While a call of a filer hangs, a reader that stops goes on reporting the batch: the keeper assigns
-// it again when the process has ended. A drained one does not end, and reports it no more.
+// While a call of a filer hangs, a reader that stops goes on reporting the batch: the keeper
+// assigns it again when the process has ended. A drained one does not end, and reports it no more.
 func TestReportsOfAHungBatch(t *testing.T) {
 	for _, drains := range []bool{false, true} {
 		f := newFixture(t, twoDirectories)
