@@ -55,8 +55,7 @@ type mending struct {
 	copies [][]byte
 }
 
-// part copies a part from the first copy in which it is sound. If no copy has it sound, the part
-// stays as it is.
+// part copies a part from the first copy in which it is sound, if there is one.
 func (m *mending) part(offset, length int64, sound func() bool) {
 	if sound() {
 		return

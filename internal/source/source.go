@@ -20,6 +20,9 @@ var (
 	// ErrExpired reports that the source snapshot no longer exists, or that another has taken its
 	// place.
 	ErrExpired = errors.New("the source snapshot has expired")
+	// ErrNoXattrs reports that the file system shows no extended attributes, as it is mounted here.
+	// Through another mount, the entries may have some.
+	ErrNoXattrs = errors.New("the file system, as it is mounted here, shows no extended attributes")
 )
 
 // A Source opens the roots of shards.
@@ -97,6 +100,19 @@ type Directory interface {
 	Close() error
 }
 
+// XattrsShown remembers whether the file system of one directory shows extended attributes.
+type XattrsShown struct{ known, shown bool }
+
+// In reports whether the file system of d shows extended attributes. It does not if that cannot be
+// found out, and then the next call asks again.
+func (x *XattrsShown) In(ctx context.Context, d Directory) bool {
+	if !x.known {
+		_, err := d.Xattrs(ctx, "", backup.Directory)
+		x.known, x.shown = err == nil || errors.Is(err, ErrNoXattrs), err == nil
+	}
+	return x.shown
+}
+
 // A File is an open regular file. It belongs to one goroutine.
 type File interface {
 	// Stat returns the file's current attributes, without Name, xattrs and content.
@@ -116,10 +132,6 @@ type File interface {
 	// Close closes the file, and drops the pages that reading it has left in the page cache.
 	Close() error
 }
-
-// ErrNoXattrs reports that the file system shows no extended attributes, as it is mounted here.
-// Through another mount, the entries may have some.
-var ErrNoXattrs = errors.New("the file system, as it is mounted here, shows no extended attributes")
 
 // MaxXattrBytes is the maximum total size of the extended attributes of one entry.
 const MaxXattrBytes = 1 << 20

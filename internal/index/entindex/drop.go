@@ -51,7 +51,7 @@ func (x *Index) DropVersions(ctx context.Context, shard backup.ShardID) (dropped
 type dropCursor struct {
 	begun, end bool
 	busy       bool                  // others need the database
-	byPage     bool                  // page by page, and otherwise those that ended last first
+	way        dropWay               // once it has begun
 	limit      int                   // of a transaction, page by page
 	below      backup.SnapshotNumber // these ended before this snapshot
 	page       *PageCursor
@@ -63,21 +63,16 @@ type PageCursor struct {
 	Page    backup.PageKey
 }
 
-// A PageDropper is a HotWriter that deletes many versions faster page by page than in the order of
+// A ManyDropper is a HotWriter that deletes many versions faster in other ways than in the order of
 // their snapshots.
-type PageDropper interface {
+type ManyDropper interface {
 	// DropByPage deletes versions that no snapshot in needed has, from the page after the cursor
 	// on, except those of which another version is a patch. It stops at the end of a page, when it
 	// has deleted limit versions or read a multiple of that. next is nil after the last page.
 	DropByPage(ctx context.Context, shard backup.ShardID, needed Needed, after *PageCursor, limit int) (dropped int64, next *PageCursor, err error)
-}
-
-// A VersionKeeper is a HotWriter that writes a few versions that stay faster than it deletes many
-// others one by one.
-type VersionKeeper interface {
 	// KeepVersions deletes the ended versions of a shard that no snapshot in needed has, except
-	// those of which a version that stays is a patch. It must be the first change of its
-	// transaction.
+	// those of which a version that stays is a patch. It writes what stays again, and must be the
+	// first change of its transaction.
 	KeepVersions(ctx context.Context, shard backup.ShardID, needed Needed) (dropped int64, err error)
 }
 
@@ -133,42 +128,39 @@ func (tx *Tx) dropSome(ctx context.Context, of *ent.Shard, at dropCursor) (dropp
 	if err != nil {
 		return 0, at, err
 	}
-	if !at.begun {
-		at.begun = true
-		way, err := tx.wayToDrop(ctx, of, numbers, at.busy)
-		if err != nil {
+	many, can := tx.Hot.(ManyDropper)
+	if can && !at.begun {
+		if at.way, err = tx.wayToDrop(ctx, of, numbers, at.busy); err != nil {
 			return 0, at, err
 		}
-		if keeper, can := tx.Hot.(VersionKeeper); can && way == keeping {
-			at.end = true
-			dropped, err = keeper.KeepVersions(ctx, backup.ShardID(of.ID), numbers)
-			return dropped, at, err
-		}
-		at.byPage = way != bySnapshot
 	}
-	if pages, can := tx.Hot.(PageDropper); can && at.byPage {
-		dropped, at.page, err = pages.DropByPage(ctx, backup.ShardID(of.ID), numbers, at.page, at.limit)
+	at.begun = true
+	switch at.way {
+	case keeping:
+		dropped, err = many.KeepVersions(ctx, backup.ShardID(of.ID), numbers)
+		at.end = true
+	case byPage:
+		dropped, at.page, err = many.DropByPage(ctx, backup.ShardID(of.ID), numbers, at.page, at.limit)
 		at.end = at.page == nil
-		return dropped, at, err
+	default:
+		dropped, at.below, err = tx.dropVersions(ctx, of, numbers, at.below)
+		at.end = at.below == 0
 	}
-	dropped, at.below, err = tx.dropVersions(ctx, of, numbers, at.below)
-	at.end = at.below == 0
 	return dropped, at, err
 }
 
-// Ways to delete versions.
+// A dropWay is a way to delete versions.
+type dropWay int
+
 const (
-	bySnapshot = iota // those that ended last first
-	byPage            // page by page
-	keeping           // what stays is written again
+	bySnapshot dropWay = iota // those that ended last first
+	byPage                    // page by page
+	keeping                   // what stays is written again
 )
 
 // wayToDrop returns how to delete the versions of a shard that ended between needed snapshots. One
 // by one, those that ended last first, is the way for a few.
-func (tx *Tx) wayToDrop(ctx context.Context, of *ent.Shard, numbers []backup.SnapshotNumber, busy bool) (way int, err error) {
-	if _, can := tx.Hot.(PageDropper); !can {
-		return bySnapshot, nil
-	}
+func (tx *Tx) wayToDrop(ctx context.Context, of *ent.Shard, numbers []backup.SnapshotNumber, busy bool) (dropWay, error) {
 	unneeded, after := int64(0), backup.SnapshotNumber(0)
 	for _, number := range numbers {
 		n, err := tx.count(ctx, countEndedIn, of.ID, int64(after), int64(number))

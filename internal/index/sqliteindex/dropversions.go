@@ -30,7 +30,7 @@ const (
 	readAtOnce     = 100_000
 )
 
-// DropByPage implements entindex.PageDropper. In each of pages_path and pages_key, the versions of
+// DropByPage implements entindex.ManyDropper. In each of pages_path and pages_key, the versions of
 // a page are side by side. So the deletions of one transaction change few pages of these indexes.
 // Versions that ended together are spread over all of them, and each transaction would write most
 // of both.

@@ -56,7 +56,7 @@ func TestWaysToDropVersions(t *testing.T) {
 		"by page": func(ctx context.Context, tx *entindex.Tx) (dropped int64, err error) {
 			transactions := 0
 			for cursor := (*entindex.PageCursor)(nil); ; {
-				n, next, err := tx.Hot.(entindex.PageDropper).DropByPage(ctx, 1, entindex.Needed{3, 6}, cursor, 1)
+				n, next, err := tx.Hot.(entindex.ManyDropper).DropByPage(ctx, 1, entindex.Needed{3, 6}, cursor, 1)
 				if err != nil {
 					return 0, err
 				}
@@ -71,7 +71,7 @@ func TestWaysToDropVersions(t *testing.T) {
 			return dropped, nil
 		},
 		"keeping": func(ctx context.Context, tx *entindex.Tx) (int64, error) {
-			return tx.Hot.(entindex.VersionKeeper).KeepVersions(ctx, 1, entindex.Needed{3, 6})
+			return tx.Hot.(entindex.ManyDropper).KeepVersions(ctx, 1, entindex.Needed{3, 6})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestKeepVersionsIsUndone(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := x.backend.Update(t.Context(), entindex.Relaxed, func(ctx context.Context, tx *entindex.Tx) error {
-		_, err := tx.Hot.(entindex.VersionKeeper).KeepVersions(ctx, 1, entindex.Needed{3, 6})
+		_, err := tx.Hot.(entindex.ManyDropper).KeepVersions(ctx, 1, entindex.Needed{3, 6})
 		return err
 	})
 	if err == nil || !maps.Equal(rowsOfPages(t, x), before) {

@@ -32,7 +32,7 @@ func TestCopyHasNoFreePages(t *testing.T) {
 	fill(1, 6000) // more free pages than one trunk page lists
 	fill(2, 100)
 	update(t, x, func(ctx context.Context, tx *entindex.Tx) error {
-		_, err := tx.Hot.(entindex.VersionKeeper).KeepVersions(ctx, 1, entindex.Needed{2})
+		_, err := tx.Hot.(entindex.ManyDropper).KeepVersions(ctx, 1, entindex.Needed{2})
 		return err
 	})
 	rows := rowsOfPages(t, x)

@@ -27,7 +27,7 @@ const (
 	deleteAll = "DELETE FROM pages"
 )
 
-// KeepVersions implements entindex.VersionKeeper. It deletes all rows, and inserts those that stay
+// KeepVersions implements entindex.ManyDropper. It deletes all rows, and inserts those that stay
 // again. They are read in a transaction that began before. Each keeps its rowid, by which other
 // readers go on.
 func (w hotWriter) KeepVersions(ctx context.Context, shard backup.ShardID, needed entindex.Needed) (dropped int64, err error) {

@@ -112,6 +112,11 @@ func (g *guard) mayCommit(ctx context.Context, r *readiness) error {
 	if r.mayTake() == nil {
 		return nil
 	}
+	return g.answers(ctx)
+}
+
+// answers returns nil if the store responds in time.
+func (g *guard) answers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	_, err := g.Stat(ctx, store.ConfigName)
@@ -130,9 +135,7 @@ func (g *guard) admits(ctx context.Context) (trial bool, err error) {
 	if why == nil || !due {
 		return false, why
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	if _, err := g.Stat(ctx, store.ConfigName); err != nil {
+	if err := g.answers(ctx); err != nil {
 		return false, err
 	}
 	g.mu.Lock()

@@ -74,7 +74,7 @@ type pageDir struct {
 	// it had vanished.
 	gone, stays bool
 
-	asked, shows bool // whether the file system was asked for xattrs, and shows them
+	shown source.XattrsShown
 }
 
 func (b *batch) openDir(ctx context.Context, path string) (at pageDir) {

@@ -101,7 +101,7 @@ func (b *batch) xattrsFailed(ctx context.Context, at *pageDir, p *page, e *backu
 func (b *batch) hasNone(ctx context.Context, at *pageDir, e *backup.Entry) bool {
 	unshown := backup.XattrsUnshown
 	switch {
-	case at.showsXattrs(ctx): // of other kinds of entries
+	case at.dir != nil && at.shown.In(ctx, at.dir): // of other kinds of entries
 		unshown = 0
 	case len(e.Xattrs) > 0 || e.XattrChunk.Length > 0 || e.Flags&backup.XattrsUnreadable != 0:
 		return false
@@ -113,16 +113,6 @@ func (b *batch) hasNone(ctx context.Context, at *pageDir, e *backup.Entry) bool 
 	e.Flags = e.Flags&^(backup.XattrsWanted|backup.XattrsUnreadable) | unshown
 	e.Xattrs, e.XattrChunk = nil, backup.Ref{}
 	return true
-}
-
-// showsXattrs reports whether the file system of the directory shows extended attributes. It does
-// not if that cannot be found out.
-func (at *pageDir) showsXattrs(ctx context.Context) bool {
-	if !at.asked && at.dir != nil {
-		_, err := at.dir.Xattrs(ctx, "", backup.Directory)
-		at.asked, at.shows = err == nil || errors.Is(err, source.ErrNoXattrs), err == nil
-	}
-	return at.shows
 }
 
 // inlineXattrBytes is the room for extended attributes in the batch's listings, so that these still

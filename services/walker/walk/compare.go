@@ -2,13 +2,11 @@ package walk
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/listing"
-	"github.com/bctl/bctl/internal/source"
 )
 
 // A page is one of a directory's pages that differs from the last snapshot.
@@ -63,20 +61,10 @@ func (w *visit) unchanged(ctx context.Context, p *page) bool {
 	for i := range w.marks {
 		if w.marks[i].Key == p.key {
 			last := w.marks[i].Fingerprint
-			return last.Matches(p.fingerprint) || last.Matches(listing.OfUnshown(p.fingerprint)) && !w.showsXattrs(ctx)
+			return last.Matches(p.fingerprint) || last.Matches(listing.OfUnshown(p.fingerprint)) && !w.shown.In(ctx, w.dir)
 		}
 	}
 	return false
-}
-
-// showsXattrs reports whether the file system of the directory shows extended attributes. It does
-// not if that cannot be found out.
-func (w *visit) showsXattrs(ctx context.Context) bool {
-	if !w.asked {
-		_, err := w.dir.Xattrs(ctx, "", backup.Directory)
-		w.asked, w.shows = err == nil || errors.Is(err, source.ErrNoXattrs), err == nil
-	}
-	return w.shows
 }
 
 func (w *visit) countUnchanged(entries []backup.Entry) {

@@ -43,7 +43,7 @@ func (w *visit) addDifferences(ctx context.Context, old *oldState, gone []backup
 // and flags changed files as wanted (listing.TakeOver). It reads the extended attributes of changed
 // entries that are not regular files.
 func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSelf *backup.Entry) error {
-	c := listing.TakeOver(w.slice.task.Job.Compare, w.slice.svc.opts.Reread, p.entries, old, func() bool { return w.showsXattrs(ctx) }, w.observer())
+	c := listing.TakeOver(w.slice.task.Job.Compare, w.slice.svc.opts.Reread, p.entries, old, func() bool { return w.shown.In(ctx, w.dir) }, w.observer())
 	w.counts.FilesNew += c.New
 	w.counts.FilesChanged += c.Changed
 	w.counts.FilesUnchanged += c.Unchanged
@@ -66,7 +66,7 @@ func (w *visit) settleSelf(ctx context.Context, p *page, old *backup.Entry) erro
 	}
 	switch {
 	case old == nil || w.slice.svc.opts.Reread || !listing.Unchanged(w.slice.task.Job.Compare, p.self, old),
-		old.Flags&backup.XattrsUnshown != 0 && w.showsXattrs(ctx):
+		old.Flags&backup.XattrsUnshown != 0 && w.shown.In(ctx, w.dir):
 		p.self.Flags |= backup.XattrsWanted
 	default:
 		p.self.Flags |= old.Flags & backup.XattrsUnshown
@@ -132,7 +132,7 @@ func (w *visit) settleXattrs(ctx context.Context, p *page, e *backup.Entry) (gon
 	xattrs, err := w.dir.Xattrs(ctx, e.Name, e.Kind)
 	if errors.Is(err, source.ErrNoXattrs) {
 		switch {
-		case w.showsXattrs(ctx): // of other kinds of entries
+		case w.shown.In(ctx, w.dir): // of other kinds of entries
 			err = nil
 		case len(e.Xattrs) == 0 && e.XattrChunk.Length == 0:
 			e.Flags |= backup.XattrsUnshown

@@ -35,8 +35,7 @@ type visit struct {
 	path  string
 	dir   source.Directory
 	self  backup.Entry
-	asked bool // whether the file system shows xattrs
-	shows bool
+	shown source.XattrsShown
 	marks []index.PageMark // of the directory's pages in the last snapshot
 
 	counts   backup.Counts
