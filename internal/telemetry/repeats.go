@@ -36,13 +36,14 @@ var repeatKeys = map[string]bool{
 // dependency is unavailable, all failures caused by that count as one.
 type limited struct {
 	slog.Handler
-	about   string // the attributes in repeatKeys that were set by With
+	service slog.Handler // without the attributes of what failed, if With has set some
+	about   string       // the attributes in repeatKeys that were set by With
 	repeats *repeats
 	pair    *pair // not nil: of what Pair has returned
 }
 
 func newLimited(h slog.Handler) slog.Handler {
-	return &limited{Handler: h, repeats: &repeats{failing: map[string]*failing{}}}
+	return &limited{Handler: h, service: h, repeats: &repeats{failing: map[string]*failing{}}}
 }
 
 // repeats are the failures of a process that are not over.
@@ -115,6 +116,9 @@ func (p *repeats) note(l *limited, r *slog.Record) int {
 			return 1
 		}
 		f = &failing{handler: l.Handler, away: away, event: r.Message, about: l.about, first: r.Time, next: r.Time, pause: sayAgain}
+		if away != "" { // an outage is not about what happened to fail first
+			f.handler = l.service
+		}
 		f.over = time.AfterFunc(overAfter, func() { p.end(key, f) })
 		p.failing[key] = f
 	}
@@ -244,10 +248,14 @@ func (l *limited) WithAttrs(attrs []slog.Attr) slog.Handler {
 	for _, a := range attrs {
 		say(&about, a)
 	}
-	return &limited{Handler: l.Handler.WithAttrs(attrs), about: about.String(), repeats: l.repeats, pair: l.pair}
+	with := &limited{Handler: l.Handler.WithAttrs(attrs), service: l.service, about: about.String(), repeats: l.repeats, pair: l.pair}
+	if with.about == "" {
+		with.service = with.Handler
+	}
+	return with
 }
 
 // WithGroup implements slog.Handler.
 func (l *limited) WithGroup(name string) slog.Handler {
-	return &limited{Handler: l.Handler.WithGroup(name), about: l.about, repeats: l.repeats, pair: l.pair}
+	return &limited{Handler: l.Handler.WithGroup(name), service: l.service, about: l.about, repeats: l.repeats, pair: l.pair}
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -119,8 +120,9 @@ func TestOutagesAreToldApart(t *testing.T) {
 		})
 		l = l.With("service", "committer")
 		fails := func(cause error) {
+			of := l.With("snapshot", "5f0e", "batch", 1) // what happens to fail
 			for range 10 {
-				l.Warn("applying results failed, will retry", "error", fmt.Errorf("%w", cause))
+				of.Warn("applying results failed, will retry", "error", fmt.Errorf("%w", cause))
 				after(time.Second)
 			}
 		}
@@ -128,6 +130,10 @@ func TestOutagesAreToldApart(t *testing.T) {
 			for _, m := range lines() {
 				if m["level"] == "INFO" {
 					of = append(of, fmt.Sprint(m["msg"], ": ", m["dependency"], " ", m["failures"], " ", m["seconds"]))
+					keys := slices.Sorted(maps.Keys(m))
+					if want := []string{"dependency", "event", "failures", "level", "msg", "seconds", "service", "time"}; !slices.Equal(keys, want) {
+						t.Errorf("the end of an outage has the keys %q, want %q", keys, want)
+					}
 				}
 			}
 			return of
