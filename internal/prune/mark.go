@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -108,8 +109,11 @@ func (p *pass) countExactly(ctx context.Context, needed map[backup.ShardID][]bac
 	if err != nil || all.full {
 		return false, err
 	}
-	p.free = &freePlaces{limit: int(p.MemoryBytes / freeShare), known: true}
-	return true, p.countPlaces(ctx, everything, all)
+	limit := min(p.MemoryBytes/freeShare, chunks)
+	p.free = &freePlaces{places: make([]index.PlaceOf, 0, limit), limit: int(limit), known: true}
+	err = p.countPlaces(ctx, everything, all)
+	debug.FreeOSMemory() // of the set, because the index is about to need memory for the deletions
+	return true, err
 }
 
 func everything(*backup.ChunkID) bool { return true }

@@ -23,7 +23,8 @@ const (
 
 	// dropCache gives the writer 64 MiB, because a large transaction changes many of the database's
 	// own pages. Those that do not fit are written to the log, and read again.
-	dropCache = "PRAGMA cache_size=-65536"
+	dropCache  = "PRAGMA cache_size=-65536"
+	usualCache = "PRAGMA cache_size=-32768" // as in writerOptions
 
 	// readPerDropped and readAtOnce bound the versions that a transaction reads.
 	readPerDropped = 50
@@ -34,13 +35,18 @@ const (
 // a page are side by side. So the deletions of one transaction change few pages of these indexes.
 // Versions that ended together are spread over all of them, and each transaction would write most
 // of both.
-func (w hotWriter) DropByPage(ctx context.Context, shard backup.ShardID, needed entindex.Needed, after *entindex.PageCursor, limit int) (int64, *entindex.PageCursor, error) {
+func (w hotWriter) DropByPage(ctx context.Context, shard backup.ShardID, needed entindex.Needed, after *entindex.PageCursor, limit int) (dropped int64, next *entindex.PageCursor, err error) {
 	if after == nil {
 		after = &entindex.PageCursor{PathKey: []byte{}, Page: -1}
-		if _, err := w.exec(ctx, dropCache); err != nil {
-			return 0, nil, err
-		}
 	}
+	if _, err := w.exec(ctx, dropCache); err != nil {
+		return 0, nil, err
+	}
+	defer func() {
+		if _, restoreErr := w.exec(ctx, usualCache); err == nil {
+			err = restoreErr
+		}
+	}()
 	unneeded, next, err := w.unneeded(ctx, shard, needed, after, limit)
 	if err != nil || len(unneeded) == 0 {
 		return 0, next, err
