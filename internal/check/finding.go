@@ -85,6 +85,9 @@ type Damage struct {
 	Whole  bool
 	Frames map[uint32]bool         // unless it is the whole pack
 	Chunks map[backup.ChunkID]bool // which the index places wrongly
+	// Ends is where the last pack of an object ends that has other bytes after it; 0: it has none.
+	// Nothing is lost then.
+	Ends int64
 }
 
 // Has reports whether a place is in the damaged part.

@@ -217,6 +217,9 @@ func (c *checker) checkObjects(ctx context.Context, o *objects) error {
 	if err != nil {
 		return err
 	}
+	if damages, err = c.checkEnds(ctx, damages); err != nil {
+		return err
+	}
 	if err := c.confirm(ctx, damages); err != nil {
 		return err
 	}

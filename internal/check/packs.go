@@ -62,6 +62,47 @@ func (c *checker) checkPacks(ctx context.Context, order []int) (damages []*Findi
 	return damages, err
 }
 
+// checkEnds finds objects with other bytes after their last pack. A rebuild, which looks for the
+// trailer of the last pack at the end, could not use them. An object may be longer because the
+// index does not need its last pack any more.
+func (c *checker) checkEnds(ctx context.Context, damages []*Finding) ([]*Finding, error) {
+	last := map[string]*packState{}
+	for i := range c.packs {
+		k := &c.packs[i]
+		name := store.PackName(k.Snapshot, k.Object)
+		if l := last[name]; l == nil || l.Offset+l.Bytes < k.Offset+k.Bytes {
+			last[name] = k
+		}
+	}
+	for _, f := range damages { // what is wrong with these is known
+		delete(last, f.Object)
+	}
+	for name, k := range last {
+		end := k.Offset + k.Bytes
+		if !k.wanted || k.size <= end {
+			continue
+		}
+		err := error(backup.ErrCorrupt)
+		if k.size <= pack.MaxBytes {
+			var data []byte
+			if data, err = c.Store.GetRange(ctx, nil, name, 0, k.size); err == nil {
+				err = pack.InspectObject(data, c.Repository.ID)
+			}
+		}
+		switch {
+		case errors.Is(err, backup.ErrCorrupt), errors.Is(err, backup.ErrInvalid):
+			damages = append(damages, &Finding{
+				Kind: Pack, Object: name, Damage: &Damage{Row: k.Row, Pack: k.PackPlace, Ends: end},
+				Text: fmt.Sprintf("it has %d other bytes after its last pack, which ends at byte %d", k.size-end, end),
+			})
+		case errors.Is(err, backup.ErrNotFound): // a prune has deleted it
+		case err != nil:
+			return nil, err
+		}
+	}
+	return damages, nil
+}
+
 // checkPack checks one pack, as far as the level demands.
 func (c *checker) checkPack(ctx context.Context, k *packState, b *buffers) (*Finding, error) {
 	name := store.PackName(k.Snapshot, k.Object)

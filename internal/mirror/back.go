@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -35,9 +34,11 @@ type notEmptyError struct{}
 func (notEmptyError) Error() string        { return "it has other objects" }
 func (notEmptyError) Is(target error) bool { return target == backup.ErrExists }
 
-// CopyBack makes an empty store what the mirrored store was, in the order of Run. Each object is
-// proven. Objects that are damaged in the mirror are left out and reported. An interrupted run goes
-// on. The Summary is valid also if there is an error.
+// CopyBack makes an empty store what the mirrored store was, in the order of Run, but the
+// repository object comes last: until then nobody takes the store for one that lacks objects. Each
+// object is proven. Objects that are damaged in the mirror are left out and reported. An
+// interrupted run goes on, also if services have written to the store meanwhile. The Summary is
+// valid also if there is an error.
 func CopyBack(ctx context.Context, o BackOptions) (Summary, error) {
 	p := &pass{bad: map[string]bool{}, Options: Options{To: o.To, DryRun: o.DryRun, Workers: cmp.Or(o.Workers, 4), Progress: o.Progress, Now: time.Now}}
 	var err error
@@ -54,7 +55,7 @@ func CopyBack(ctx context.Context, o BackOptions) (Summary, error) {
 	if len(wanted) < 2 {
 		return p.summary, fmt.Errorf("%v had no backups then: %w", o.From, backup.ErrNotFound)
 	}
-	there, err := p.present(ctx, wanted)
+	there, err := p.present(ctx, wanted, o.AsOf.IsZero())
 	if err != nil {
 		return p.summary, err
 	}
@@ -75,8 +76,8 @@ func CopyBack(ctx context.Context, o BackOptions) (Summary, error) {
 	return p.summary, nil
 }
 
-// asOf returns the names of what the store had at a time, in the order of writing; zero: what it
-// has now.
+// asOf returns the names of what the store had at a time, in the order in which CopyBack puts them;
+// zero: what it has now.
 func (p *pass) asOf(at time.Time) (names []string) {
 	for name, h := range p.state.objects {
 		had := h.goneSince == 0
@@ -87,12 +88,22 @@ func (p *pass) asOf(at time.Time) (names []string) {
 			names = append(names, name)
 		}
 	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(kindOf(a), kindOf(b)), cmp.Compare(a, b)) })
+	slices.SortFunc(names, func(a, b string) int {
+		last := func(name string) int {
+			if name == store.ConfigName {
+				return 1
+			}
+			return 0
+		}
+		return cmp.Or(cmp.Compare(last(a), last(b)), cmp.Compare(kindOf(a), kindOf(b)), cmp.Compare(a, b))
+	})
 	return names
 }
 
-// present returns what the store has already. It fails unless an earlier run has put it there.
-func (p *pass) present(ctx context.Context, wanted []string) (map[string]bool, error) {
+// present returns what the store has already. It fails if the store has objects that no earlier run
+// has put there. If newer is set, those of this repository may be there, as long as the repository
+// object is not.
+func (p *pass) present(ctx context.Context, wanted []string, newer bool) (map[string]bool, error) {
 	want := make(map[string]bool, len(wanted))
 	for _, name := range wanted {
 		want[name] = true
@@ -103,10 +114,20 @@ func (p *pass) present(ctx context.Context, wanted []string) (map[string]bool, e
 			if err != nil {
 				return nil, err
 			}
-			if !want[o.Name] {
-				return nil, fmt.Errorf("%v: %w, such as %s. If it was only damaged, bctl repair takes from the mirror what it needs; otherwise name an empty directory or bucket (--store)", p.To, ErrNotEmpty, o.Name)
+			if want[o.Name] {
+				there[o.Name] = true
+				continue
 			}
-			there[o.Name] = true
+			if newer && !there[store.ConfigName] {
+				s, err := p.prover.read(ctx, p.To, o.Name)
+				if err != nil {
+					return nil, err
+				}
+				if s.whole() || s.gone {
+					continue
+				}
+			}
+			return nil, fmt.Errorf("%v: %w, such as %s. If it was only damaged, bctl repair takes from the mirror what it needs; otherwise name an empty directory or bucket (--store)", p.To, ErrNotEmpty, o.Name)
 		}
 	}
 	return there, nil
@@ -259,8 +280,11 @@ func (s *Source) PutBack(ctx context.Context, to store.Store, name string) (bool
 // something that the other has. known is false if only the bytes themselves show what is right.
 func (s *Source) mend(ctx context.Context, to store.Store, name string, copied *seen) (done, known bool, err error) {
 	present, err := to.Get(ctx, name, maxObjectBytes)
-	if errors.Is(err, backup.ErrNotFound) || err != nil && damaged(err) {
+	switch {
+	case errors.Is(err, backup.ErrNotFound):
 		present, err = nil, nil
+	case err != nil && damaged(err):
+		present, err = asIs(ctx, to, name)
 	}
 	if err != nil || copied.whole() && sha256.Sum256(present) == copied.sum {
 		return false, false, err
@@ -272,30 +296,11 @@ func (s *Source) mend(ctx context.Context, to store.Store, name string, copied *
 		}
 		return false, known, err
 	}
-	// A store refuses to replace an object. If the process is killed between these two, what only
-	// the store's copy had is lost.
-	if err := to.Delete(ctx, name); err != nil && !errors.Is(err, backup.ErrNotFound) {
+	if err := store.Replace(ctx, to, name, mended); err != nil {
 		return false, true, err
-	}
-	if err := to.Put(ctx, name, mended); err != nil {
-		return false, true, rescue(name, mended, err)
 	}
 	if sha256.Sum256(mended) != copied.sum && s.Mended != nil {
 		s.Mended(name)
 	}
 	return true, true, nil
-}
-
-// rescue writes an object to a file of this machine that the store had to give up, and does not
-// take. The returned error names the file.
-func rescue(name string, data []byte, cause error) error {
-	file, err := os.CreateTemp("", "bctl-mended-*") // mode 0600
-	if err != nil {
-		return errors.Join(cause, err)
-	}
-	_, err = file.Write(data)
-	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return errors.Join(cause, err, os.Remove(file.Name()))
-	}
-	return fmt.Errorf("%w; no other place has all that is sound of %s: put %s into the store under this name", cause, name, file.Name())
 }

@@ -42,6 +42,9 @@ func TestCopyBack(t *testing.T) {
 			_, err := CopyBack(t.Context(), o)
 			done := err == nil && count < n
 			empty.before = nil
+			if _, there := w.objects(empty)[store.ConfigName]; there != (err == nil) {
+				t.Errorf("at %v: after %d requests, it is a repository: %t, with %v", at, n, there, err)
+			}
 			s, err := CopyBack(t.Context(), o)
 			w.must(err)
 			if got := w.objects(empty); !maps.Equal(got, want) || s.Objects != int64(len(want)) || len(s.Problems) > 0 {
@@ -58,6 +61,22 @@ func TestCopyBack(t *testing.T) {
 	w.snapshot()
 	if _, err := CopyBack(t.Context(), BackOptions{From: w.to, To: w.from}); !errors.Is(err, ErrNotEmpty) {
 		t.Errorf("into a store with other objects: %v", err)
+	}
+	// A service has written to the store before all of it was there.
+	later := w.objects(w.from)
+	w.removeFrom(store.ConfigName)
+	if _, err := CopyBack(t.Context(), BackOptions{From: w.to, To: w.from, AsOf: w.now}); !errors.Is(err, ErrNotEmpty) {
+		t.Errorf("as of a time, into a store with other objects: %v", err)
+	}
+	_, err := CopyBack(t.Context(), BackOptions{From: w.to, To: w.from})
+	w.must(err)
+	if !maps.Equal(w.objects(w.from), later) {
+		t.Error("the store is not what it was")
+	}
+	w.removeFrom(store.ConfigName)
+	w.must(w.from.Store.Put(t.Context(), store.CommitName(backup.NewSnapshotID()), []byte("forged")))
+	if _, err := CopyBack(t.Context(), BackOptions{From: w.to, To: w.from}); !errors.Is(err, ErrNotEmpty) {
+		t.Errorf("into a store with objects of nobody: %v", err)
 	}
 }
 
@@ -113,6 +132,36 @@ func TestPutBack(t *testing.T) {
 	w.wantRescued(source, m.packs[0])
 	if _, err := NewSource(t.Context(), w.to, backup.NewRepositoryID(), w.signing.Signer()); !errors.Is(err, ErrOther) {
 		t.Errorf("another repository: %v", err)
+	}
+}
+
+// A store may refuse to return the whole of an object whose checksum is wrong. What is sound of it
+// still counts.
+func TestMendsWhatAStoreKnowsToBeDamaged(t *testing.T) {
+	w := newWorld(t)
+	m := w.snapshot()
+	w.run(w.options())
+	w.flip(w.from, m.packs[0], 1000)
+	w.flip(w.to, m.packs[0], 2000)
+	present, copied := w.objects(w.from)[m.packs[0]], w.objects(w.to)[m.packs[0]]
+	source, err := NewSource(t.Context(), w.to, w.id, w.signing.Signer())
+	w.must(err)
+	refuse := func(op, name string) error {
+		if op == "get" && name == m.packs[0] {
+			return backup.ErrCorrupt
+		}
+		return nil
+	}
+	w.from.before, w.to.before = refuse, refuse
+	called := 0
+	source.Mend = func(_ context.Context, name string, store, mirror []byte) ([]byte, bool, error) {
+		if called++; name != m.packs[0] || string(store) != present || string(mirror) != copied {
+			t.Errorf("%s: mended of %d and %d bytes, want %d and %d", name, len(store), len(mirror), len(present), len(copied))
+		}
+		return nil, true, nil
+	}
+	if done, err := source.PutBack(t.Context(), w.from, m.packs[0]); done || err != nil || called != 1 {
+		t.Errorf("put back %t after %d calls: %v", done, called, err)
 	}
 }
 

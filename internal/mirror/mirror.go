@@ -20,6 +20,7 @@ import (
 // A Reader is the part of a store that a mirror reads.
 type Reader interface {
 	Get(ctx context.Context, name string, maxBytes int64) ([]byte, error)
+	GetRange(ctx context.Context, dst []byte, name string, offset, length int64) ([]byte, error)
 	Stat(ctx context.Context, name string) (int64, error)
 	List(ctx context.Context, prefix string) iter.Seq2[store.Object, error]
 	String() string

@@ -50,13 +50,14 @@ type Past struct {
 	Good     time.Time // start of the last good snapshot; zero: there is none
 	Bad      bool      // a snapshot that is newer than the last good one was marked as bad
 	Failed   time.Time // when the newest snapshot failed; zero: it has not
-	Deadline time.Time // of the previous plan, which a failure does not change; zero: there was none
+	Deadline time.Time // of the previous plan; zero: there was none
 }
 
 // Plan returns when a shard is due, which may be in the past, and its deadline. A shard that was
 // never backed up is due at once, and so is one whose last good snapshot was marked as bad. A shard
 // whose newest snapshot has failed is due no earlier than RetryAfter after that. A shard whose last
-// good snapshot is in the future counts as never backed up.
+// good snapshot is in the future counts as never backed up. A failure does not postpone a deadline,
+// and neither does a change of the policy before the first good snapshot.
 func (s *Schedule) Plan(shard backup.ShardID, past Past, now time.Time) (due, deadline time.Time) {
 	if InFuture(past.Good, now) {
 		past.Good = time.Time{}
@@ -66,10 +67,10 @@ func (s *Schedule) Plan(shard backup.ShardID, past Past, now time.Time) (due, de
 		due = s.Next(shard, past.Good)
 	}
 	deadline = s.Deadline(shard, due, past.Good)
+	if (!past.Failed.IsZero() || past.Good.IsZero()) && !past.Deadline.IsZero() && past.Deadline.Before(deadline) { // it may be later because of a clock that was ahead
+		deadline = past.Deadline
+	}
 	if !past.Failed.IsZero() {
-		if !past.Deadline.IsZero() && past.Deadline.Before(deadline) { // the new one may be later because of a clock that was ahead
-			deadline = past.Deadline
-		}
 		if InFuture(past.Failed, now) {
 			past.Failed = now
 		}

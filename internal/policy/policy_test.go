@@ -193,8 +193,11 @@ func TestPlan(t *testing.T) {
 		due, deadline string
 	}{
 		"never backed up": {Past{}, "2026-01-10T12:00:00Z", "2026-01-11T14:00:00Z"},
-		"done":            {Past{Good: at(t, "2026-01-10T02:00:03Z")}, "2026-01-11T02:00:00Z", "2026-01-11T04:00:03Z"},
-		"missed twice":    {Past{Good: at(t, "2026-01-08T02:00:00Z")}, "2026-01-09T02:00:00Z", "2026-01-09T04:00:00Z"},
+		"never backed up, and the policy has changed": {
+			Past{Deadline: at(t, "2026-01-10T11:00:00Z")}, "2026-01-10T12:00:00Z", "2026-01-10T11:00:00Z",
+		},
+		"done":         {Past{Good: at(t, "2026-01-10T02:00:03Z")}, "2026-01-11T02:00:00Z", "2026-01-11T04:00:03Z"},
+		"missed twice": {Past{Good: at(t, "2026-01-08T02:00:00Z")}, "2026-01-09T02:00:00Z", "2026-01-09T04:00:00Z"},
 		"failed": {
 			Past{Good: at(t, "2026-01-09T02:00:00Z"), Failed: at(t, "2026-01-10T12:00:00Z"), Deadline: at(t, "2026-01-10T04:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-10T04:00:00Z",
 		},

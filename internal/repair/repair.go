@@ -2,6 +2,9 @@
 // again from the filers that still have it. It acts on the findings of package check.
 //
 //	finding           what Run does
+//	any object        If a second copy of the store has it (PutBack), it is put back first, byte for
+//	                  byte, and nothing of what follows is done
+//	pack              What follows the last pack of an object is cut off
 //	pack, parity      If parity has it, it is put back, byte for byte. The rest is for other packs:
 //	pack              A chunk that another pack has, too, gets that place. The places of all others
 //	                  are dropped. The sound part of a pack stays as it is
@@ -11,8 +14,6 @@
 //	segment           Fleet: the shard's next segment is a checkpoint. One machine: Journal writes
 //	                  it again
 //	catalog           It is written again
-//	any object        If a second copy of the store has it (PutBack), it is put back first, byte for
-//	                  byte, and nothing of the above is done
 //	page, snapshot    Nothing: the index itself has lost them. On one machine, bctl index rebuild
 //	lists             restores a copy of it
 //
@@ -23,10 +24,10 @@
 //
 // # Order, and what a crash leaves
 //
-// Run first puts back what parity has (prune.PutBack), before anything is dropped. It then notes
-// what to read again, then condemns and drops packs (prune.Lose), and in the end
-// writes to the log. Each step can be repeated. Pages that are noted without need are only read
-// again.
+// Run first puts back what a second copy has, and then what parity has (prune.PutBack), because
+// parity needs the other objects of a group. It then notes what to read again, then condemns and
+// drops packs (prune.Lose), and in the end writes to the log. Each step can be repeated. Pages that
+// are noted without need are only read again.
 package repair
 
 import (
@@ -41,6 +42,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/store"
 )
@@ -73,7 +75,8 @@ type Summary struct {
 	FromParity      int           // objects that were put back from parity
 	FromParityBytes int64         // of these
 	FromMirror      int           // objects that were put back from a second copy
-	PutBack         []string      // names of all of these
+	PutBack         []string      // names of all of these, and of those that were cut
+	Cut             int           // objects that had other bytes after their last pack
 	EndedGroups     int           // parity groups that cannot restore anything, and were deleted
 	MisledGroups    int           // parity groups that were made of damaged bytes, and were deleted
 	Report          *check.Report // of what is damaged after that
@@ -146,12 +149,60 @@ func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err e
 		s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal))
 }
 
-// putBack puts back what parity has, and then what a second copy has.
+// putBack puts back what a second copy has, cuts what is too long, and then puts back what parity
+// has.
 func (o *Options) putBack(ctx context.Context, s *Summary) error {
-	if err := o.fromParity(ctx, s); err != nil || o.PutBack == nil {
+	if o.PutBack != nil {
+		if err := o.fromMirror(ctx, s); err != nil {
+			return err
+		}
+	}
+	if err := o.cut(ctx, s); err != nil {
 		return err
 	}
-	return o.fromMirror(ctx, s)
+	return o.fromParity(ctx, s)
+}
+
+// cut cuts off what follows the last pack of an object.
+func (o *Options) cut(ctx context.Context, s *Summary) error {
+	done := map[string]bool{}
+	for _, f := range s.Report.Findings {
+		if f.Damage == nil || f.Damage.Ends == 0 {
+			continue
+		}
+		data, err := o.Store.GetRange(ctx, nil, f.Object, 0, f.Damage.Ends)
+		if err == nil {
+			err = pack.InspectObject(data, o.Check.Repository.ID)
+		}
+		if errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrInvalid) || errors.Is(err, backup.ErrNotFound) {
+			continue // something else is wrong with it
+		}
+		if err == nil {
+			err = store.Replace(ctx, o.Store, f.Object, data)
+		}
+		if err != nil {
+			return err
+		}
+		done[f.Object] = true
+	}
+	if s.Cut = len(done); s.Cut == 0 {
+		return nil
+	}
+	s.PutBack = append(s.PutBack, slices.Sorted(maps.Keys(done))...)
+	s.without(done)
+	return o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("cut %d objects that had other bytes after their last pack", s.Cut))
+}
+
+// without removes the findings of some objects from the report.
+func (s *Summary) without(repaired map[string]bool) {
+	rest := *s.Report
+	rest.Findings = nil
+	for _, f := range s.Report.Findings {
+		if !repaired[f.Object] {
+			rest.Findings = append(rest.Findings, f)
+		}
+	}
+	s.Report = &rest
 }
 
 // fromParity restores what parity has. The report is then without the findings of these objects.
@@ -166,18 +217,11 @@ func (o *Options) fromParity(ctx context.Context, s *Summary) error {
 	with.Index, with.Store = o.Index, o.Store
 	back, err := prune.PutBack(ctx, with, damaged)
 	s.useless, s.MisledGroups = back.Useless, len(back.Misled)
-	s.PutBack = slices.Sorted(maps.Keys(back.Names))
+	s.PutBack = append(s.PutBack, slices.Sorted(maps.Keys(back.Names))...)
 	if s.FromParity, s.FromParityBytes = len(back.Names), back.Bytes; err != nil || s.FromParity == 0 {
 		return err
 	}
-	rest := *s.Report
-	rest.Findings = nil
-	for _, f := range s.Report.Findings {
-		if !back.Names[f.Object] {
-			rest.Findings = append(rest.Findings, f)
-		}
-	}
-	s.Report = &rest
+	s.without(back.Names)
 	return o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("put back %d objects from parity (%d bytes)", s.FromParity, s.FromParityBytes))
 }
 
@@ -207,9 +251,6 @@ func (o *Options) fromMirror(ctx context.Context, s *Summary) (err error) {
 	c.Suspect = c.Read // what was put back may be damaged in part
 	again, err := check.Run(ctx, c)
 	s.Report = &again
-	if !slices.ContainsFunc(again.Findings, func(f *check.Finding) bool { return f.Kind == check.Pack || f.Kind == check.Parity }) {
-		s.useless = nil // nothing is lost any more
-	}
 	return err
 }
 

@@ -57,7 +57,8 @@ type bindingRow struct {
 }
 
 const bindShards = `
-UPDATE shards AS h SET policy_id = b.policy, policy_revision = b.revision, due = 0, deadline = 0
+UPDATE shards AS h SET policy_id = b.policy, policy_revision = b.revision, due = 0,
+	deadline = CASE WHEN h.last_good_started IS NULL THEN h.deadline ELSE 0 END
 FROM {rows $1 AS b (filer bigint, policy bigint, revision bigint)}
 WHERE h.filer_id = b.filer AND NOT h.retired AND (h.policy_id <> b.policy OR h.policy_revision <> b.revision)`
 

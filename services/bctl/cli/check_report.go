@@ -202,6 +202,8 @@ func (c *checkCommand) findingText(f *check.Finding) string {
 		fmt.Fprintf(&b, "  the files of this directory page cannot be restored from %s\n", snapshots(f.First, f.Last))
 	case f.Kind == check.Lists:
 		fmt.Fprintf(&b, "  no file is affected, but bctl prune stops: it does not know what %s need\n", counted(f.Files, "large file"))
+	case f.Damage != nil && f.Damage.Ends > 0:
+		b.WriteString("  no file is affected. If the index is lost, it cannot be rebuilt from this object\n")
 	case f.Files > 0:
 		fmt.Fprintf(&b, "  %s cannot be restored, or not in full", counted(f.Files, "file"))
 		if f.Elsewhere > 0 {

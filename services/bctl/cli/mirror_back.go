@@ -30,7 +30,9 @@ func newMirrorBack(a *app) *cobra.Command {
 		Short: "Make a lost store again from its mirror",
 		Long: `Copies the mirror into an empty store: the same objects, byte for byte, each of
 them proven. What the store itself had deleted is left out. An interrupted run
-goes on. It needs no key and no index.
+goes on. It needs no identity and no index, but a key of the store that may put
+all objects: in a fleet, that of the store's administrator. Stop the services
+until it is complete.
 
 With --as-of, the store becomes what it was at that time, with what was deleted
 since, by a mistake or by an attacker. That needs a mirror that has kept it
@@ -85,7 +87,7 @@ func (c *mirrorBack) run(ctx context.Context) error {
 		c.app.term.println("Run the command again to continue; what was copied is not copied again.")
 	}
 	if err != nil {
-		return err
+		return mayPutBack(err)
 	}
 	return c.report(to, &s)
 }

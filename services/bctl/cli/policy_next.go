@@ -138,7 +138,9 @@ func (a *schedules) plan(s *index.ShardStatus, now time.Time) (p backup.Policy, 
 	// If a clock was ahead, the planned time may be too late.
 	latest := times.Latest(now)
 	if !latest.IsZero() && plan.Due.After(latest) || plan.Binding != (index.Binding{Policy: p.ID, Revision: p.Revision}) {
-		plan.Due, plan.Deadline = time.Time{}, time.Time{}
+		if plan.Due = (time.Time{}); !s.Time.IsZero() {
+			plan.Deadline = time.Time{}
+		}
 	}
 	if plan.Due.IsZero() {
 		past := policy.Past{Good: s.Time, Bad: s.Bad, Failed: s.Failed, Deadline: plan.Deadline}

@@ -66,7 +66,7 @@ type byRole struct {
 
 // puts returns the store of the role that puts an object.
 func (s byRole) puts(name string) store.Store {
-	if strings.HasPrefix(name, store.PacksPrefix) {
+	if strings.HasPrefix(name, store.PacksPrefix) || strings.HasPrefix(name, store.ParityPrefix) {
 		return s.pruner
 	}
 	return s.committer

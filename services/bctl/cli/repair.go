@@ -39,9 +39,9 @@ func newRepair(a *app) *cobra.Command {
 		Short: "Put back what the store has lost, or have it stored again",
 		Long: `Checks the repository as bctl check does, and then repairs what it has found:
 
-  Damaged objects that parity has (bctl prune --parity), and then those that the
-  mirror has (--mirror, mirror.url), are put back, byte for byte, before
-  anything is dropped.
+  Damaged objects that the mirror has (--mirror, mirror.url), and then those that
+  parity has (bctl prune --parity), are put back, byte for byte, before anything
+  is dropped.
 
   Content that the store has lost, and that another pack has, is taken from
   there. All other lost content is dropped from the index. The next backup reads
@@ -144,7 +144,7 @@ func (c *repairCommand) agree() error {
 	}
 	question := "Put back what parity has, and drop from the index what is then still lost? [y/N] "
 	if c.app.cfg.Mirror.URL != "" {
-		question = "Put back what parity and the mirror have, and drop from the index what is then still lost? [y/N] "
+		question = "Put back what the mirror and parity have, and drop from the index what is then still lost? [y/N] "
 	}
 	if !c.app.confirmed(c.in, question) {
 		return errors.New("nothing was repaired")
@@ -209,7 +209,7 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 		return repair.Summary{}, fmt.Errorf("the brake has stopped the repair, and nothing was dropped: it would drop %s. "+
 			"Is all of the store there? If it is, run %s, and then this command again", s.what(), s.confirmation())
 	}
-	return s, err
+	return s, mayPutBack(err)
 }
 
 // mirror opens the mirror. With an identity, it proves the content of what it puts back.
@@ -319,6 +319,7 @@ func (c *repairCommand) conclude(s *repair.Summary) error {
 		FromParity     int     `json:"from_parity"` // objects that were put back
 		ParityBytes    int64   `json:"from_parity_bytes"`
 		FromMirror     int     `json:"from_mirror"`
+		Cut            int     `json:"cut"`   // objects that had other bytes at their end
 		Packs          int     `json:"packs"` // that were dropped
 		Partial        int     `json:"partial_packs"`
 		Bytes          int64   `json:"bytes"` // of these packs
@@ -329,7 +330,7 @@ func (c *repairCommand) conclude(s *repair.Summary) error {
 		Left           int     `json:"left"`                // findings that are not repaired
 		ElapsedSeconds float64 `json:"elapsed_seconds"`
 	}{
-		"repair", s.FromParity, s.FromParityBytes, s.FromMirror, s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal, files, s.EndedGroups + s.MisledGroups, s.Left, time.Since(c.started).Seconds(),
+		"repair", s.FromParity, s.FromParityBytes, s.FromMirror, s.Cut, s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal, files, s.EndedGroups + s.MisledGroups, s.Left, time.Since(c.started).Seconds(),
 	}
 	if err := c.app.result(object, "%s", repairedText(s, files)); err != nil || s.Left == 0 {
 		return err
@@ -346,6 +347,9 @@ func repairedText(s *repair.Summary, files int64) string {
 	}
 	if s.FromMirror > 0 {
 		part("put back %s from the mirror", counted(s.FromMirror, "object"))
+	}
+	if s.Cut > 0 {
+		part("cut %s", counted(s.Cut, "object"))
 	}
 	switch {
 	case s.Partial > 0:

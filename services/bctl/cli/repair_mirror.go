@@ -53,11 +53,8 @@ func (m *mirrorSource) putBack(ctx context.Context, r *repository, findings []*c
 		}
 		tried[f.Object] = true
 		done, err := m.PutBack(ctx, r.store, f.Object)
-		if errors.Is(err, fs.ErrPermission) {
-			err = fmt.Errorf("%w: to put objects back, use a key of the store that may put all objects, and delete damaged ones", err)
-		}
 		if err != nil {
-			return names, bytes, err
+			return names, bytes, mayPutBack(err)
 		}
 		if !done {
 			continue
@@ -68,6 +65,14 @@ func (m *mirrorSource) putBack(ctx context.Context, r *repository, findings []*c
 		}
 	}
 	return names, bytes, nil
+}
+
+// mayPutBack says what to do if the store does not let an object be put back.
+func mayPutBack(err error) error {
+	if of, ok := errors.AsType[*store.Error](err); ok && errors.Is(err, fs.ErrPermission) && (of.Op == "put" || of.Op == "delete") {
+		return fmt.Errorf("%w: to put objects back, use a key of the store that may put all objects, and delete damaged ones. In a fleet, no role has such a key: use that of the store's administrator (store.credentials_file)", err)
+	}
+	return err
 }
 
 // forgottenMeanwhile deletes a record that was put back, if a pruner has removed its snapshot since

@@ -189,6 +189,9 @@ func objectCases(object, prefix string, pick func(w *damageWorld) (this, other s
 		{object, "deleted", on(func(w *damageWorld, this, _ string) { w.must(os.Remove(w.path(this))) })},
 		{object, "truncated at the tail", on(func(w *damageWorld, this, _ string) { w.change(this, truncated) })},
 		{object, "truncated at the head", on(func(w *damageWorld, this, _ string) { w.change(this, beheaded) })},
+		{object, "longer", on(func(w *damageWorld, this, _ string) {
+			w.change(this, func(data []byte) []byte { return append(data, "xx"...) })
+		})},
 		{object, "one bit flipped", on(func(w *damageWorld, this, _ string) { w.flip(this, func(n int) int { return n / 2 }) })},
 		{object, "swapped with another", on(func(w *damageWorld, this, other string) {
 			one, err := os.ReadFile(w.path(this))
@@ -487,6 +490,8 @@ func (w *damageWorld) repaired(report *check.Report) string {
 		return "fails: " + strings.SplitN(err.Error(), ": ", 2)[0]
 	case s.Left > 0:
 		return "nothing: rebuild the index"
+	case s.Cut > 0 && s.Packs+s.Partial == 0:
+		return "cuts it off"
 	case s.FromParity > 0 && s.Packs+s.Partial == 0:
 		return "puts it back from parity"
 	case s.Packs > 0:

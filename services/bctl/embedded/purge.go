@@ -65,10 +65,15 @@ func Purge(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
 	}
 	a := amending{index: o.Index, store: o.Store, keys: o.Keys, shard: o.Purge.Shard}
 	o.ID, o.Shard, o.BeforeDelete = o.Purge.ID, o.Purge.Shard, copied
-	if err = o.change(ctx, &a, &proof); err != nil || proof.Left > 0 {
-		return proof, err
+	for range maxRounds {
+		if err = o.change(ctx, &a, &proof); err != nil || proof.Left > 0 {
+			return proof, err
+		}
+		if err = (&proving{&a, &o}).prove(ctx, &proof); !errors.Is(err, errUnchained) {
+			break
+		}
 	}
-	if err := (&proving{&a, &o}).prove(ctx, &proof); err != nil {
+	if err != nil {
 		return proof, err
 	}
 	if proof.Places > 0 || proof.Present > 0 || proof.Rows > 0 || proof.Journal > 0 {
@@ -83,6 +88,9 @@ func (o *PurgeOptions) step(name string) {
 		o.Progress(name)
 	}
 }
+
+// maxRounds is how often a purge begins again because a snapshot was forgotten meanwhile.
+const maxRounds = 3
 
 // busyWithin is how long a purge in a fleet waits for the pruner's pass, or for the end of its term
 // after it was killed.
@@ -99,6 +107,11 @@ func (o *PurgeOptions) change(ctx context.Context, a *amending, proof *PurgeProo
 		err := prune.Lead(ctx, lead, func(ctx context.Context, t index.Term) (err error) {
 			o.step("writing the records of snapshots again")
 			a.term, o.Term = t, t
+			// The proof reads each segment together with its base, and may find one that was
+			// forgotten since an earlier run.
+			if err := o.Index.MarkUnchained(ctx, o.Shard); err != nil {
+				return err
+			}
 			if err := a.run(ctx); err != nil {
 				return err
 			}

@@ -250,6 +250,36 @@ func TestPurgeIsKilledAtEachWrite(t *testing.T) {
 	}
 }
 
+// A snapshot is forgotten after a purge has stopped. The segment that is based on it can still be
+// read.
+func TestPurgeGoesOnAfterAForget(t *testing.T) {
+	all, forgotten := newPurgeWorld(t), 0
+	for at := 1; ; at += 3 {
+		w := all.copied(t)
+		w.begin()
+		killed := &killedStore{Store: w.Store, at: at, applied: true}
+		if _, err := w.purge(killed); err == nil {
+			break
+		} else if !errors.Is(err, errKilled) {
+			t.Fatal(err)
+		}
+		w.must(w.index.Forget(t.Context(), w.snapshots[2].ID, "tester", "no longer wanted"))
+		forgotten++
+		proof, err := w.purge(w.Store)
+		if err != nil || !proof.Complete {
+			t.Fatalf("killed at write %d: %+v, %v", at, proof, err)
+		}
+		if found := w.repository.check(check.Content); len(found) > 0 {
+			t.Errorf("killed at write %d: a check finds %q", at, found)
+		}
+		w.wantNoName(fmt.Sprint("killed at write ", at))
+		w.must(w.index.Close())
+	}
+	if forgotten < 5 {
+		t.Errorf("the purge was stopped %d times", forgotten)
+	}
+}
+
 // wantJournal checks that the store has a valid record and segment of each kept snapshot, and no
 // others.
 func (w *purgeWorld) wantJournal(what string) {

@@ -19,6 +19,9 @@ type proving struct {
 	o *PurgeOptions
 }
 
+// errUnchained: the base of a segment was forgotten meanwhile.
+var errUnchained = errors.New("a patch, and no base")
+
 // prove counts the rows and the objects of the journal that have the path of the purge. Without an
 // identity, it reads no object: all of them were written after the rows were gone.
 func (a *proving) prove(ctx context.Context, proof *PurgeProof) (err error) {
@@ -27,6 +30,7 @@ func (a *proving) prove(ctx context.Context, proof *PurgeProof) (err error) {
 		return nil
 	}
 	a.o.step("looking for the name")
+	proof.Rows, proof.Journal, proof.Read = 0, 0, 0
 	if proof.Rows, err = a.index.PurgeRemains(ctx, p.ID); err != nil {
 		return err
 	}
@@ -163,7 +167,7 @@ func (r *journalProof) part(ctx context.Context, part int) error {
 // listing returns the listing of a page in the snapshot on which the segment is based.
 func (r *journalProof) listing(ctx context.Context, path string, key backup.PageKey) ([]byte, error) {
 	if r.base == 0 {
-		return nil, errors.New("a patch, and no base")
+		return nil, errUnchained
 	}
 	found, err := r.o.Index.Listings(ctx, r.o.Purge.Shard, r.base, []backup.PageName{{Path: path, Key: key}})
 	if err != nil {
