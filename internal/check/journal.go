@@ -98,6 +98,13 @@ func (c *checker) journalOf(ctx context.Context, s *shard, forgotten []index.For
 		for part := range j.Segment.Parts {
 			o := c.signed(store.SegmentName(j.ID, j.Segment.Attempt, part), Segment, s, j.Number, until)
 			o.gone = gone
+			if found := o.found; until < last {
+				o.found = func(text string) *Finding {
+					f := found(text)
+					f.Checkpointed = true
+					return f
+				}
+			}
 			objects = append(objects, o)
 		}
 	}

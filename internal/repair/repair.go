@@ -11,8 +11,8 @@
 //	places            The places that a pack does not have are dropped
 //	chunks            Their files are read again
 //	record            Fleet: a committer writes it again. One machine: Journal does
-//	segment           Fleet: the shard's next segment is a checkpoint. One machine: Journal writes
-//	                  it again
+//	segment           Fleet: the shard's next segment is a checkpoint. If there is a later
+//	                  checkpoint already, nothing. One machine: Journal writes it again
 //	catalog           It is written again
 //	page, snapshot    Nothing: the index itself has lost them. On one machine, bctl index rebuild
 //	lists             restores a copy of it
@@ -113,6 +113,10 @@ func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err e
 			chunks = true
 		case check.Parity: // the next prune makes the group again, of what is left
 		case check.Record, check.Segment, check.Catalog, check.Copy:
+			if f.Checkpointed && o.Journal == nil { // another checkpoint would not have it
+				s.Left++
+				continue
+			}
 			journal = append(journal, f)
 		default:
 			s.Left++

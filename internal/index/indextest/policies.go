@@ -175,15 +175,21 @@ func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 	}
 	_, err = f.x.BeginDue(f.ctx, term, plan, f.now)
 	f.wants(err, index.ErrNotDue)
+	// Neither does another revision of the policy, before the first good snapshot.
+	p = f.setPolicy(p)
+	b = f.bind(term, p, 2)
+	if failed = f.unplanned(p, 0, 1); len(failed) != 1 || !failed[0].Deadline.Equal(plan.Deadline) {
+		t.Fatalf("after another revision %+v", failed)
+	}
 	good := f.commitPages(pageOf("a", "b"))
 	f.must(f.x.PlanShards(f.ctx, term, []index.Plan{plan})) // the plan was made before that
-	planned := f.unplanned(p, 0, 10)
+	planned := f.unplanned(p, 0, 1)
 	want := index.Unplanned{Plan: index.Plan{Shard: f.shard.ID, Filer: f.shard.Filer, Binding: b, Good: good.Number}, LastGood: good.Started}
 	if len(planned) != 1 || planned[0] != want {
 		t.Fatalf("after a good one %+v, want %+v", planned, want)
 	}
 	running := f.begin()
-	if planned = f.unplanned(p, 0, 10); len(planned) != 1 || !planned[0].Failed.IsZero() {
+	if planned = f.unplanned(p, 0, 1); len(planned) != 1 || !planned[0].Failed.IsZero() {
 		t.Fatalf("while one runs %+v", planned)
 	}
 	f.fail(running.ID, "")

@@ -12,24 +12,26 @@ import (
 const (
 	// silence is the time after which either end closes a connection if it has received nothing
 	// from the other end. The server then releases the locks of the connection.
-	silence = 15 * time.Second
+	silence = 10 * time.Second
 	// connectTimeout is for an address that does not answer, if the DSN has no connect_timeout.
 	connectTimeout = 10 * time.Second
-	// Two probes, five seconds apart, after five seconds of silence.
-	probeAfter = silence / 3
+	// Two probes, three seconds apart, after three seconds of silence.
+	probeAfter = 3 * time.Second
 	probeCount = 2
 )
 
 // setTimeouts applies silence on the server. A process that hangs or loses its connection in the
 // middle of a transaction must not hold its locks until it returns, because others would wait for
 // their turn to claim. The server ends such a transaction by its own clock, and the process tries
-// again.
+// again. A further connection of the process may wait for the same lock: the server looks every two
+// seconds whether its client is still there, so that it does not get the lock next.
 const setTimeouts = `
-SET idle_in_transaction_session_timeout = 15000;
-SET tcp_keepalives_idle = 5;
-SET tcp_keepalives_interval = 5;
+SET idle_in_transaction_session_timeout = 10000;
+SET client_connection_check_interval = 2000;
+SET tcp_keepalives_idle = 3;
+SET tcp_keepalives_interval = 3;
 SET tcp_keepalives_count = 2;
-SET tcp_user_timeout = 15000`
+SET tcp_user_timeout = 10000`
 
 // newDialer returns a dialer whose connections end after silence.
 func newDialer(timeout time.Duration) *net.Dialer {

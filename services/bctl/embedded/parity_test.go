@@ -20,6 +20,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/mirror"
 	"github.com/bctl/bctl/internal/parity"
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/repair"
@@ -175,6 +176,62 @@ func TestAnyTwoArePutBack(t *testing.T) {
 	}
 	if found := w.repository.check(check.Content); len(found) > 0 {
 		t.Errorf("%q", found)
+	}
+}
+
+// More objects of a group are damaged than it can restore. What another copy has of them comes
+// first, and what is too long is cut. So all are put back, whichever they are.
+func TestParityTogetherWithAMirror(t *testing.T) {
+	w := newParityWorld(t, 6)
+	w.describe()
+	second := w.directory("second-")
+	_, err := mirror.Run(t.Context(), mirror.Options{From: w.Store, To: second, Now: time.Now})
+	w.must(err)
+	want, names := w.objects(), w.groups()[0].Names()
+	signer := w.Keys.Signing.Signer()
+	for i := range names {
+		one, two, three, four := names[i], names[(i+1)%len(names)], names[(i+2)%len(names)], names[(i+3)%len(names)]
+		for _, name := range []string{one, two, three} {
+			w.must(os.Remove(w.path(name)))
+		}
+		longer := 0
+		if strings.HasPrefix(four, store.PacksPrefix) {
+			longer = 1
+			w.change(four, func(data []byte) []byte { return append(data, "xx"...) })
+		}
+		kept := map[string][]byte{}
+		for _, name := range []string{two, three, four} {
+			kept[name], err = second.Get(t.Context(), name, 1<<30)
+			w.must(err)
+			w.must(second.Delete(t.Context(), name))
+		}
+		source, err := mirror.NewSource(t.Context(), second, w.Repository.ID, signer)
+		w.must(err)
+		report, err := check.Run(t.Context(), w.checkOptions(check.Objects))
+		w.must(err)
+		o := repair.Options{Store: w.Store, Check: w.checkOptions(check.Objects), By: "tester", Prune: prune.Options{Holder: backup.NewPackID().String(), Log: slog.New(slog.DiscardHandler)}}
+		o.PutBack = func(ctx context.Context, findings []*check.Finding) (names []string, bytes int64, err error) {
+			for _, f := range findings {
+				done, err := source.PutBack(ctx, w.Store, f.Object)
+				if err != nil {
+					return nil, 0, err
+				}
+				if done {
+					names, bytes = append(names, f.Object), bytes+source.Bytes(f.Object)
+				}
+			}
+			return names, bytes, nil
+		}
+		s, err := embedded.Repair(t.Context(), w.index, w.Keys, w.LockDir, o, &report)
+		w.must(err)
+		what := fmt.Sprintf("objects %d and the next ones", i)
+		if len(report.Findings) != 3+longer || s.FromMirror != 1 || s.FromParity != 2 || s.Cut != longer || s.Packs+s.Partial+s.Left+s.EndedGroups > 0 {
+			t.Fatalf("%s: %d findings, %+v", what, len(report.Findings), s)
+		}
+		w.wantObjects(what, want)
+		for name, data := range kept {
+			w.must(second.Put(t.Context(), name, data))
+		}
 	}
 }
 
