@@ -64,7 +64,8 @@ type Conn struct {
 	log  *slog.Logger
 	out  *outage
 
-	others others
+	others  others
+	storing storing
 
 	ackWait time.Duration // of all queues, in tests; 0: each queue's
 

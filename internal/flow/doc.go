@@ -139,6 +139,7 @@
 //	owner.go     recognizes queues of other repositories
 //	streams.go   makes and repairs streams and consumers
 //	publish.go   sends a message
+//	storing.go   notices that a server stores no message
 //	consume.go   takes messages, as fast as they are handled
 //	delivery.go  ends a message, or keeps it in progress
 //	depth.go     counts the messages in the queues

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -25,7 +26,11 @@ func Publish[T any](ctx context.Context, c *Conn, hop Hop[T], message *T) error 
 	if len(data) > MaxMessageBytes {
 		return fmt.Errorf("%s: %d bytes: %w", subject, len(data), ErrTooLarge)
 	}
-	if _, err := c.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data, Header: c.opts.addRepository(traceHeader(ctx))}); err != nil {
+	_, err = c.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data, Header: c.opts.addRepository(traceHeader(ctx))})
+	if c.nc.IsConnected() && ctx.Err() == nil {
+		c.storing.note(err, time.Now())
+	}
+	if err != nil {
 		return fmt.Errorf("nats %s: publish to %s: %w: %w", c.opts.URL, subject, err, backup.NATSAway)
 	}
 	return nil

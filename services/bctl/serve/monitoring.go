@@ -151,6 +151,9 @@ type writable interface {
 // store; conn may be nil.
 func (s *starting) dependOnAll(conn *flow.Conn) {
 	s.dependOn(conn, nil, s.store)
+	if conn != nil {
+		s.health.Depends(needNATS, conn.Stores)
+	}
 	s.health.Depends(needIndex, func(ctx context.Context) error {
 		err := indexAnswers(ctx, s.idx)
 		if w, ok := s.idx.(writable); ok && err == nil {

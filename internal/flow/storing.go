@@ -1,0 +1,69 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+const (
+	// storesNone is the time without a stored message after which NATS counts as storing none.
+	storesNone = 10 * time.Second
+	// triedWithin is how long a failure counts. A committer tries again every few seconds while
+	// there is work.
+	triedWithin = time.Minute
+)
+
+// A storing knows whether a server that answers also stores messages. After its disk was full, a
+// nats-server refuses them until it is restarted, also if there is space again.
+type storing struct {
+	mu    sync.Mutex
+	since time.Time // of the first failure since the last success; zero: there was none
+	last  time.Time // failure
+	err   error
+}
+
+// note notes the outcome of a publication.
+func (s *storing) note(err error, now time.Time) {
+	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {
+		return // the keeper makes the streams
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		s.since = time.Time{}
+		return
+	}
+	if s.since.IsZero() || now.Sub(s.last) > triedWithin {
+		s.since = now
+	}
+	s.last, s.err = now, err
+}
+
+// refused returns why messages are not stored; nil: they are, or it is not known.
+func (s *storing) refused(now time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.since.IsZero() || s.last.Sub(s.since) < storesNone || now.Sub(s.last) > triedWithin {
+		return nil
+	}
+	return s.err
+}
+
+// Stores is Answers, and also fails if the server answers and has stored no message for some time.
+func (c *Conn) Stores(ctx context.Context) error {
+	if err := c.Answers(ctx); err != nil {
+		return err
+	}
+	if err := c.storing.refused(time.Now()); err != nil {
+		return fmt.Errorf("nats %s answers, but stores no message (if its disk was full, free space and restart it): %w: %w", c.opts.URL, err, backup.NATSAway)
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// A server counts as storing nothing after failures for some time without a success, and as long as
+// there are more of them.
+func TestStoring(t *testing.T) {
+	now := time.Now()
+	var s storing
+	after := func(d time.Duration, err error, want bool) {
+		t.Helper()
+		now = now.Add(d)
+		s.note(err, now)
+		if got := s.refused(now); (got != nil) != want || want && !errors.Is(got, err) {
+			t.Errorf("refused: %v, want %t", got, want)
+		}
+	}
+	after(0, nil, false)
+	for range 3 {
+		after(time.Hour, context.DeadlineExceeded, false)
+		after(storesNone-1, context.DeadlineExceeded, false)
+		after(1, context.DeadlineExceeded, true)
+		now = now.Add(triedWithin)
+		if s.refused(now) == nil {
+			t.Error("it is forgotten too soon")
+		}
+		if now = now.Add(1); s.refused(now) != nil {
+			t.Error("nothing was tried for long, and it is not known")
+		}
+	}
+	after(time.Second, context.DeadlineExceeded, false)
+	after(storesNone, context.DeadlineExceeded, true)
+	after(time.Second, nil, false)
+	for range 20 { // the keeper is about to make the streams
+		after(time.Second, jetstream.ErrNoStreamResponse, false)
+	}
+}
