@@ -82,7 +82,7 @@ func (c *checker) checkEnds(ctx context.Context, damages []*Finding) ([]*Finding
 		if !k.wanted || k.size <= end {
 			continue
 		}
-		err := error(backup.ErrCorrupt)
+		err := backup.ErrCorrupt
 		if k.size <= pack.MaxBytes {
 			var data []byte
 			if data, err = c.Store.GetRange(ctx, nil, name, 0, k.size); err == nil {

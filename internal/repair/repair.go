@@ -98,30 +98,7 @@ func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err e
 			err = o.endGroups(ctx, &s)
 		}
 	}()
-	var lost []prune.LostPack
-	var journal []*check.Finding
-	chunks := false
-	for _, f := range report.Findings {
-		switch f.Kind {
-		case check.Pack, check.Places:
-			if p, ok := lostPack(f); ok {
-				lost = append(lost, p)
-			} else {
-				s.Left++
-			}
-		case check.Chunks:
-			chunks = true
-		case check.Parity: // the next prune makes the group again, of what is left
-		case check.Record, check.Segment, check.Catalog, check.Copy:
-			if f.Checkpointed && o.Journal == nil { // another checkpoint would not have it
-				s.Left++
-				continue
-			}
-			journal = append(journal, f)
-		default:
-			s.Left++
-		}
-	}
+	lost, journal, chunks := o.sort(&s)
 	if len(lost)+len(journal) > 0 || chunks {
 		if err := o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("begins: %d packs, %d other objects", len(lost), len(journal))); err != nil {
 			return s, err
@@ -151,6 +128,33 @@ func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err e
 	}
 	return s, o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("complete: dropped %d packs, and parts of %d (%d bytes); files of %d pages are read again; %d other objects",
 		s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal))
+}
+
+// sort returns what there is to do for the findings of the report, and counts those that cannot be
+// repaired. chunks: files of lost chunks are to be read again.
+func (o *Options) sort(s *Summary) (lost []prune.LostPack, journal []*check.Finding, chunks bool) {
+	for _, f := range s.Report.Findings {
+		switch f.Kind {
+		case check.Pack, check.Places:
+			if p, ok := lostPack(f); ok {
+				lost = append(lost, p)
+			} else {
+				s.Left++
+			}
+		case check.Chunks:
+			chunks = true
+		case check.Parity: // the next prune makes the group again, of what is left
+		case check.Record, check.Segment, check.Catalog, check.Copy:
+			if f.Checkpointed && o.Journal == nil { // another checkpoint would not have it
+				s.Left++
+				continue
+			}
+			journal = append(journal, f)
+		default:
+			s.Left++
+		}
+	}
+	return lost, journal, chunks
 }
 
 // putBack puts back what a second copy has, cuts what is too long, and then puts back what parity
