@@ -188,6 +188,9 @@ func (o *Options) cut(ctx context.Context, s *Summary) error {
 		if err == nil {
 			err = store.Replace(ctx, o.Store, f.Object, data)
 		}
+		if store.IsLocked(err) {
+			continue // until its lock ends, nothing can
+		}
 		if err != nil {
 			return err
 		}
