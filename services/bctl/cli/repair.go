@@ -39,9 +39,9 @@ func newRepair(a *app) *cobra.Command {
 		Short: "Put back what the store has lost, or have it stored again",
 		Long: `Checks the repository as bctl check does, and then repairs what it has found:
 
-  Damaged objects that the mirror has (--mirror, mirror.url), and then those that
-  parity has (bctl prune --parity), are put back, byte for byte, before anything
-  is dropped.
+  Damaged objects that the mirror has (--mirror, mirror.url), and then those
+  that parity has (bctl prune --parity), are put back, byte for byte, before
+  anything is dropped.
 
   Content that the store has lost, and that another pack has, is taken from
   there. All other lost content is dropped from the index. The next backup reads
