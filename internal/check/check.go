@@ -162,6 +162,8 @@ type checker struct {
 	deleting map[int64]bool
 	// noted are the packs of which a scrub has noted damage. They are proven again.
 	noted map[int64]*index.PackToProve
+	// long are the last packs of objects that are longer than their packs.
+	long []*packState
 
 	missing map[backup.ChunkID]bool // needed chunks without a place
 	unknown map[backup.ChunkID]bool // needed lists that are not known

@@ -98,13 +98,7 @@ func (c *checker) journalOf(ctx context.Context, s *shard, forgotten []index.For
 		for part := range j.Segment.Parts {
 			o := c.signed(store.SegmentName(j.ID, j.Segment.Attempt, part), Segment, s, j.Number, until)
 			o.gone = gone
-			if found := o.found; until < last {
-				o.found = func(text string) *Finding {
-					f := found(text)
-					f.Checkpointed = true
-					return f
-				}
-			}
+			o.finding.Checkpointed = until < last
 			objects = append(objects, o)
 		}
 	}
@@ -144,20 +138,18 @@ func (c *checker) replaced(ctx context.Context, id backup.ShardID, j *index.Snap
 
 // signed returns an object that the repository's signer must have signed.
 func (c *checker) signed(name string, kind Kind, s *shard, first, last backup.SnapshotNumber) object {
-	return object{
+	o := object{
 		name: name, size: absent,
 		check: func(_ context.Context, data []byte) error {
 			return pack.Verify(data, name, c.Repository.ID, seal.Signer(c.Repository.Signer))
 		},
-		found: func(text string) *Finding {
-			f := &Finding{Kind: kind, Object: name, Text: text}
-			if s != nil {
-				f.Filer, f.Shard, f.ShardID, f.First, f.Last = s.Filer.Name, s.Name, s.ID, first, last
-			}
-			return f
-		},
-		gone: func(context.Context) (bool, error) { return false, nil },
+		finding: Finding{Kind: kind, Object: name},
+		gone:    func(context.Context) (bool, error) { return false, nil },
 	}
+	if f := &o.finding; s != nil {
+		f.Filer, f.Shard, f.ShardID, f.First, f.Last = s.Filer.Name, s.Name, s.ID, first, last
+	}
+	return o
 }
 
 // copies returns the parts of the copies of the index.

@@ -72,11 +72,11 @@ func (c *checker) loadPacks(ctx context.Context) error {
 
 // An object is an object of the store that is read as a whole.
 type object struct {
-	name  string
-	size  int64 // absent: the list does not have it
-	check func(ctx context.Context, data []byte) error
-	found func(text string) *Finding
-	gone  func(ctx context.Context) (bool, error) // whether the index does not need it any more
+	name    string
+	size    int64 // absent: the list does not have it
+	check   func(ctx context.Context, data []byte) error
+	finding Finding                                 // what is reported if it is damaged, but for the text
+	gone    func(ctx context.Context) (bool, error) // whether the index does not need it any more
 }
 
 // objects are the objects to be read as a whole.
@@ -139,7 +139,26 @@ func (c *checker) look(ctx context.Context) (*objects, error) {
 		c.report.Cost.Lists += max(1, (n+999)/1000)
 	}
 	c.report.Cost.Listed = listed
+	c.long = c.longObjects()
 	return o, nil
+}
+
+// longObjects returns the last pack of each object that is longer than its packs.
+func (c *checker) longObjects() (long []*packState) {
+	last := map[index.StoredObject]*packState{}
+	for i := range c.packs {
+		k := &c.packs[i]
+		at := k.StoredObject()
+		if l := last[at]; l == nil || l.end() < k.end() {
+			last[at] = k
+		}
+	}
+	for _, k := range last {
+		if k.wanted && k.size > k.end() {
+			long = append(long, k)
+		}
+	}
+	return long
 }
 
 // cost returns what will be read.
@@ -172,6 +191,12 @@ func (c *checker) cost(o *objects) Cost {
 		cost.Requests += int64(requests)
 		cost.Bytes += bytes
 	}
+	for _, k := range c.long {
+		if k.size <= pack.MaxBytes {
+			cost.Requests++
+			cost.Bytes += k.size
+		}
+	}
 	for i := range c.parity {
 		requests, bytes := c.parityCost(&c.parity[i])
 		cost.Objects += int64(min(requests, 1))
@@ -189,7 +214,10 @@ func (c *checker) reads(k *packState) bool {
 func (c *checker) proven(k *packState) bool { return c.Proven != nil && c.Proven.Has(k.PackPlace.Pack) }
 
 // isThere reports whether the store has all bytes of a pack, according to its list.
-func (k *packState) isThere() bool { return k.size != absent && k.Offset+k.Bytes <= k.size }
+func (k *packState) isThere() bool { return k.size != absent && k.end() <= k.size }
+
+// end returns where a pack ends in its object.
+func (k *packState) end() int64 { return k.Offset + k.Bytes }
 
 // checkObjects checks the objects of the journal, and then the packs.
 func (c *checker) checkObjects(ctx context.Context, o *objects) error {
@@ -330,7 +358,7 @@ func (c *checker) wantOnly(ctx context.Context) error {
 }
 
 // isShort describes an object that is missing or too short.
-func (k *packState) isShort(size int64) string { return sizeText(size, k.Offset+k.Bytes) }
+func (k *packState) isShort(size int64) string { return sizeText(size, k.end()) }
 
 // sizeText describes an object of a wrong size.
 func sizeText(size, want int64) string {

@@ -66,20 +66,13 @@ func (c *checker) checkPacks(ctx context.Context, order []int) (damages []*Findi
 // trailer of the last pack at the end, could not use them. An object may be longer because the
 // index does not need its last pack any more.
 func (c *checker) checkEnds(ctx context.Context, damages []*Finding) ([]*Finding, error) {
-	last := map[string]*packState{}
-	for i := range c.packs {
-		k := &c.packs[i]
+	known := map[string]bool{}
+	for _, f := range damages {
+		known[f.Object] = true
+	}
+	for _, k := range c.long {
 		name := store.PackName(k.Snapshot, k.Object)
-		if l := last[name]; l == nil || l.Offset+l.Bytes < k.Offset+k.Bytes {
-			last[name] = k
-		}
-	}
-	for _, f := range damages { // what is wrong with these is known
-		delete(last, f.Object)
-	}
-	for name, k := range last {
-		end := k.Offset + k.Bytes
-		if !k.wanted || k.size <= end {
+		if known[name] {
 			continue
 		}
 		err := backup.ErrCorrupt
@@ -92,8 +85,8 @@ func (c *checker) checkEnds(ctx context.Context, damages []*Finding) ([]*Finding
 		switch {
 		case errors.Is(err, backup.ErrCorrupt), errors.Is(err, backup.ErrInvalid):
 			damages = append(damages, &Finding{
-				Kind: Pack, Object: name, Damage: &Damage{Row: k.Row, Pack: k.PackPlace, Ends: end},
-				Text: fmt.Sprintf("it has %d other bytes after its last pack, which ends at byte %d", k.size-end, end),
+				Kind: Pack, Object: name, Damage: &Damage{Row: k.Row, Pack: k.PackPlace, Ends: k.end()},
+				Text: fmt.Sprintf("it has %d other bytes after its last pack, which ends at byte %d", k.size-k.end(), k.end()),
 			})
 		case errors.Is(err, backup.ErrNotFound): // a prune has deleted it
 		case err != nil:
@@ -285,7 +278,9 @@ func (c *checker) checkJournal(ctx context.Context, journal []object) error {
 		if errors.Is(err, backup.ErrNotFound) {
 			text = "it is missing"
 		}
-		c.find(o.found(text))
+		f := o.finding
+		f.Text = text
+		c.find(&f)
 		return nil
 	})
 }

@@ -64,7 +64,7 @@ type Plan struct {
 const PutBack = "the index was put back while it ran"
 
 // An Unplanned is a shard that has to be planned, with the input for its plan. Its Deadline is that
-// of the previous plan if the last snapshot has failed since.
+// of the previous plan if the last snapshot has failed since, or if there is no good one.
 type Unplanned struct {
 	Plan
 	LastGood time.Time // start of the last good snapshot; zero: none

@@ -63,7 +63,7 @@ func CopyBack(ctx context.Context, o BackOptions) (Summary, error) {
 	// One kind after the other: what refers to others comes later.
 	for start := 0; start < len(wanted); {
 		end := start
-		for end < len(wanted) && kindOf(wanted[end]) == kindOf(wanted[start]) {
+		for end < len(wanted) && turnOf(wanted[end]) == turnOf(wanted[start]) {
 			end++
 		}
 		if err := p.each(ctx, wanted[start:end], func(ctx context.Context, name string) error {
@@ -88,16 +88,16 @@ func (p *pass) asOf(at time.Time) (names []string) {
 			names = append(names, name)
 		}
 	}
-	slices.SortFunc(names, func(a, b string) int {
-		last := func(name string) int {
-			if name == store.ConfigName {
-				return 1
-			}
-			return 0
-		}
-		return cmp.Or(cmp.Compare(last(a), last(b)), cmp.Compare(kindOf(a), kindOf(b)), cmp.Compare(a, b))
-	})
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(turnOf(a), turnOf(b)), cmp.Compare(a, b)) })
 	return names
+}
+
+// turnOf is kindOf in the order of CopyBack.
+func turnOf(name string) int {
+	if name == store.ConfigName {
+		return len(store.MirroredPrefixes)
+	}
+	return kindOf(name)
 }
 
 // present returns what the store has already. It fails if the store has objects that no earlier run
@@ -286,6 +286,9 @@ func (s *Source) mend(ctx context.Context, to store.Store, name string, copied *
 	case err != nil && damaged(err):
 		present, err = asIs(ctx, to, name)
 	}
+	if err == nil && copied.data == nil {
+		copied.data, err = asIs(ctx, s.mirror, name)
+	}
 	if err != nil || copied.whole() && sha256.Sum256(present) == copied.sum {
 		return false, false, err
 	}
@@ -303,4 +306,21 @@ func (s *Source) mend(ctx context.Context, to store.Store, name string, copied *
 		s.Mended(name)
 	}
 	return true, true, nil
+}
+
+// asIs returns the bytes of a damaged object. A Get fails if they do not have the checksum that the
+// store has noted. They are nil if the store does not return them.
+func asIs(ctx context.Context, from Reader, name string) ([]byte, error) {
+	size, err := from.Stat(ctx, name)
+	if err == nil && size > maxObjectBytes {
+		return nil, nil
+	}
+	var data []byte
+	if err == nil {
+		data, err = from.GetRange(ctx, nil, name, 0, size)
+	}
+	if err != nil && (damaged(err) || errors.Is(err, backup.ErrNotFound)) {
+		return nil, nil
+	}
+	return data, err
 }

@@ -15,7 +15,7 @@ var errVanished = errors.New("the object is gone")
 
 // A seen is an object as it was read from one side.
 type seen struct {
-	data []byte // also of a damaged object, as far as the store returns its bytes
+	data []byte
 	sum  sum
 	err  error // why the bytes cannot be those of the object; nil: they are proven
 	gone bool
@@ -33,9 +33,7 @@ func (p *Prover) read(ctx context.Context, from Reader, name string) (s seen, er
 	case errors.Is(err, backup.ErrNotFound):
 		return seen{gone: true}, nil
 	case err != nil && damaged(err):
-		s.err = err
-		s.data, err = asIs(ctx, from, name)
-		return s, err
+		return seen{err: err}, nil
 	case err != nil:
 		return s, err
 	}
@@ -44,23 +42,6 @@ func (p *Prover) read(ctx context.Context, from Reader, name string) (s seen, er
 		return s, s.err
 	}
 	return s, nil
-}
-
-// asIs returns the bytes of a damaged object. A Get fails if they do not have the checksum that the
-// store has noted. They are nil if the store does not return them.
-func asIs(ctx context.Context, from Reader, name string) ([]byte, error) {
-	size, err := from.Stat(ctx, name)
-	if err == nil && size > maxObjectBytes {
-		return nil, nil
-	}
-	var data []byte
-	if err == nil {
-		data, err = from.GetRange(ctx, nil, name, 0, size)
-	}
-	if err != nil && (damaged(err) || errors.Is(err, backup.ErrNotFound)) {
-		return nil, nil
-	}
-	return data, err
 }
 
 // readNoted reads an object and proves it, also by the mirror's note, which proves more than a pack

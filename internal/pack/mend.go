@@ -55,7 +55,7 @@ type mending struct {
 	copies [][]byte
 }
 
-// part copies a part from the first copy in which it is sound, if there is one.
+// part replaces a damaged part by that of the first copy in which the part is sound.
 func (m *mending) part(offset, length int64, sound func() bool) {
 	if sound() {
 		return

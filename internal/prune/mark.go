@@ -112,11 +112,16 @@ func (p *pass) countExactly(ctx context.Context, needed map[backup.ShardID][]bac
 	limit := min(p.MemoryBytes/freeShare, chunks)
 	p.free = &freePlaces{places: make([]index.PlaceOf, 0, limit), limit: int(limit), known: true}
 	err = p.countPlaces(ctx, everything, all)
-	debug.FreeOSMemory() // of the set, because the index is about to need memory for the deletions
+	if setBytes(chunks) >= largeSet {
+		debug.FreeOSMemory() // of the set: the index is about to need memory for the deletions
+	}
 	return true, err
 }
 
 func everything(*backup.ChunkID) bool { return true }
+
+// largeSet is the size of a set whose memory is given back at once. That takes a garbage collection.
+const largeSet = 16 << 20
 
 // freeShare is for how many bytes of memory freePlaces hold one place.
 const freeShare = 512

@@ -98,7 +98,7 @@ func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err e
 			err = o.endGroups(ctx, &s)
 		}
 	}()
-	lost, journal, chunks := o.sort(&s)
+	lost, journal, chunks := o.toDo(&s)
 	if len(lost)+len(journal) > 0 || chunks {
 		if err := o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("begins: %d packs, %d other objects", len(lost), len(journal))); err != nil {
 			return s, err
@@ -130,9 +130,9 @@ func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err e
 		s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal))
 }
 
-// sort returns what there is to do for the findings of the report, and counts those that cannot be
-// repaired. chunks: files of lost chunks are to be read again.
-func (o *Options) sort(s *Summary) (lost []prune.LostPack, journal []*check.Finding, chunks bool) {
+// toDo returns what is to be dropped and to be written again for the findings of the report, and
+// counts those that cannot be repaired. chunks: files of lost chunks are to be read again.
+func (o *Options) toDo(s *Summary) (lost []prune.LostPack, journal []*check.Finding, chunks bool) {
 	for _, f := range s.Report.Findings {
 		switch f.Kind {
 		case check.Pack, check.Places:
@@ -188,10 +188,12 @@ func (o *Options) cut(ctx context.Context, s *Summary) error {
 		if err == nil {
 			err = store.Replace(ctx, o.Store, f.Object, data)
 		}
-		if store.IsLocked(err) {
-			continue // until its lock ends, nothing can
-		}
-		if err != nil {
+		switch {
+		case store.IsLocked(err): // until its lock ends, nothing can
+			continue
+		case errors.Is(err, fs.ErrPermission):
+			return fmt.Errorf("%w: it is too long; to cut it, use a key of the store that may put all objects, and delete damaged ones", err)
+		case err != nil:
 			return err
 		}
 		done[f.Object] = true

@@ -178,18 +178,20 @@ func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 	// Neither does another revision of the policy, before the first good snapshot.
 	p = f.setPolicy(p)
 	b = f.bind(term, p, 2)
-	if failed = f.unplanned(p, 0, 1); len(failed) != 1 || !failed[0].Deadline.Equal(plan.Deadline) {
+	if failed = f.unplanned(p, 0, 10); len(failed) != 2 || !failed[0].Deadline.Equal(plan.Deadline) || !failed[1].Deadline.Equal(later.Deadline) {
 		t.Fatalf("after another revision %+v", failed)
 	}
+	later.Binding = b
+	f.must(f.x.PlanShards(f.ctx, term, []index.Plan{later}))
 	good := f.commitPages(pageOf("a", "b"))
 	f.must(f.x.PlanShards(f.ctx, term, []index.Plan{plan})) // the plan was made before that
-	planned := f.unplanned(p, 0, 1)
+	planned := f.unplanned(p, 0, 10)
 	want := index.Unplanned{Plan: index.Plan{Shard: f.shard.ID, Filer: f.shard.Filer, Binding: b, Good: good.Number}, LastGood: good.Started}
 	if len(planned) != 1 || planned[0] != want {
 		t.Fatalf("after a good one %+v, want %+v", planned, want)
 	}
 	running := f.begin()
-	if planned = f.unplanned(p, 0, 1); len(planned) != 1 || !planned[0].Failed.IsZero() {
+	if planned = f.unplanned(p, 0, 10); len(planned) != 1 || !planned[0].Failed.IsZero() {
 		t.Fatalf("while one runs %+v", planned)
 	}
 	f.fail(running.ID, "")

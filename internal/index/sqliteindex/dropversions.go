@@ -24,7 +24,7 @@ const (
 	// dropCache gives the writer 64 MiB, because a large transaction changes many of the database's
 	// own pages. Those that do not fit are written to the log, and read again.
 	dropCache  = "PRAGMA cache_size=-65536"
-	usualCache = "PRAGMA cache_size=-32768" // as in writerOptions
+	usualCache = "PRAGMA cache_size=" + writerCache
 
 	// readPerDropped and readAtOnce bound the versions that a transaction reads.
 	readPerDropped = 50

@@ -33,9 +33,10 @@ const (
 	// busyMilliseconds is how long one try waits for another process that writes.
 	busyMilliseconds = 5000
 	readerCache      = "_pragma=cache_size(-8192)"
+	writerCache      = "-32768" // KiB
 	// writerOptions gives new files pages of 8 KiB: into those of 4 KiB, only one version of a page
 	// fits that is stored whole. The log has 64 MiB before it is merged into the file.
-	writerOptions = "_pragma=page_size(8192)&_journal_mode=WAL&_pragma=cache_size(-32768)&_pragma=wal_autocheckpoint(8000)&_pragma=temp_store(MEMORY)"
+	writerOptions = "_pragma=page_size(8192)&_journal_mode=WAL&_pragma=cache_size(" + writerCache + ")&_pragma=wal_autocheckpoint(8000)&_pragma=temp_store(MEMORY)"
 )
 
 // Open opens the index in the file. If there is no file, Open creates an empty one for Migrate; its

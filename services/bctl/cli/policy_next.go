@@ -138,7 +138,8 @@ func (a *schedules) plan(s *index.ShardStatus, now time.Time) (p backup.Policy, 
 	// If a clock was ahead, the planned time may be too late.
 	latest := times.Latest(now)
 	if !latest.IsZero() && plan.Due.After(latest) || plan.Binding != (index.Binding{Policy: p.ID, Revision: p.Revision}) {
-		if plan.Due = (time.Time{}); !s.Time.IsZero() {
+		plan.Due = time.Time{}
+		if !s.Time.IsZero() { // before the first good snapshot, a deadline stays (index.Scheduling.Bind)
 			plan.Deadline = time.Time{}
 		}
 	}

@@ -209,7 +209,7 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 		return repair.Summary{}, fmt.Errorf("the brake has stopped the repair, and nothing was dropped: it would drop %s. "+
 			"Is all of the store there? If it is, run %s, and then this command again", s.what(), s.confirmation())
 	}
-	return s, mayPutBack(err)
+	return s, err
 }
 
 // mirror opens the mirror. With an identity, it proves the content of what it puts back.

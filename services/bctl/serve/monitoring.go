@@ -150,7 +150,7 @@ type writable interface {
 // dependOnAll is dependOn for a service that writes to the index, and needs it to be as new as its
 // store; conn may be nil.
 func (s *starting) dependOnAll(conn *flow.Conn) {
-	s.dependOn(conn, nil, s.store)
+	s.dependOn(nil, nil, s.store)
 	if conn != nil {
 		s.health.Depends(needNATS, conn.Stores)
 	}
