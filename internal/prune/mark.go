@@ -120,7 +120,8 @@ func (p *pass) countExactly(ctx context.Context, needed map[backup.ShardID][]bac
 
 func everything(*backup.ChunkID) bool { return true }
 
-// largeSet is the size of a set whose memory is given back at once. That takes a garbage collection.
+// largeSet is the size of a set whose memory is given back at once, which takes a garbage
+// collection.
 const largeSet = 16 << 20
 
 // freeShare is for how many bytes of memory freePlaces hold one place.
