@@ -74,6 +74,9 @@ var Privileges = []Privilege{
 		"interrupted_pages", "packs", "chunks", "chunk_copies", "chunk_lists", "problems", "readings", "removed_snapshots", "holds", "catalogs"), nil},
 	{"pruner", may("DELETE"), in("snapshots", "pages", "interrupted_pages", "packs", "chunks", "chunk_copies", "chunk_lists", "problems", "readings"), nil},
 	{"pruner", may("INSERT"), in("removed_snapshots"), nil},
+	// Its sweeps leave packs alone that a repair may take back, and checks look for them.
+	{"pruner", may("SELECT"), in("lost_packs"), nil},
+	{"operator", may("SELECT"), in("lost_packs"), nil},
 	// The records of snapshots may have been amended.
 	{"pruner", may("SELECT", "DELETE"), in("amendments"), nil},
 	{"operator", may("SELECT"), in("amendments", "purges", "purge_chunks", "purge_objects"), nil},

@@ -282,6 +282,14 @@ BEGIN
     END IF;
     RETURN NULL;
 END $$;
+-- Who rejects a stop is known by the certificate, too.
+CREATE OR REPLACE FUNCTION bctl_stamp_rejection() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
+BEGIN
+    NEW.rejected := public.bctl_identity();
+    RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER bctl_stamp_rejection BEFORE UPDATE OF rejected ON stops FOR EACH ROW
+    WHEN (NEW.rejected <> '') EXECUTE FUNCTION bctl_stamp_rejection();
 DROP TRIGGER IF EXISTS bctl_check_confirmed ON confirmations;
 CREATE CONSTRAINT TRIGGER bctl_check_confirmed AFTER INSERT ON confirmations DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
     WHEN (NOT pg_has_role('{name}_admin', 'USAGE')) EXECUTE FUNCTION bctl_check_confirmed();

@@ -68,8 +68,8 @@ type PageVersion struct {
 	Digest PageDigest
 }
 
-// A PageChange is a page that a snapshot added or, if Ended is set, ended. An ended page has only
-// Path, Key and Digest.
+// A PageChange is a page that a snapshot added or, if Ended is set, ended. In a segment, an
+// ended page has only Path, Key and Digest.
 type PageChange struct {
 	Ended  bool
 	Digest PageDigest

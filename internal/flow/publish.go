@@ -30,7 +30,11 @@ func Publish[T any](ctx context.Context, c *Conn, hop Hop[T], message *T) error 
 	if c.nc.IsConnected() && ctx.Err() == nil {
 		c.storing.note(err, time.Now())
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case c.storing.refused(time.Now()) != nil:
+		return fmt.Errorf("%w: publish to %s: %w: %w", c.storesNothing(), subject, err, backup.NATSAway)
+	default:
 		return fmt.Errorf("nats %s: publish to %s: %w: %w", c.opts.URL, subject, err, backup.NATSAway)
 	}
 	return nil

@@ -7,9 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/bctl/bctl/internal/backup"
 )
 
@@ -17,24 +14,30 @@ const (
 	// storesNone is the time without a stored message after which NATS counts as storing none.
 	storesNone = 10 * time.Second
 	// triedWithin is how long a failure counts. A committer tries again every few seconds while
-	// there is work.
-	triedWithin = time.Minute
+	// there is work, and its keeper examines the streams every minute.
+	triedWithin = 90 * time.Second
 )
 
 // A storing knows whether a server that answers also stores messages. After its disk was full, a
-// nats-server refuses them until it is restarted, also if there is space again.
+// nats-server refuses them until it is restarted, also if there is space again. It may also lack a
+// stream, and be unable to make it again.
 type storing struct {
-	mu    sync.Mutex
-	since time.Time // of the first failure since the last success; zero: there was none
-	last  time.Time // failure
-	err   error
+	mu     sync.Mutex
+	since  time.Time // of the first failure since the last success; zero: there was none
+	last   time.Time // failure
+	err    error
+	unmade error // why the keeper could not make or repair a stream when it tried last
 }
 
-// note notes the outcome of a publication.
+// noteStreams notes whether the keeper could make and repair the streams.
+func (s *storing) noteStreams(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unmade = err
+}
+
+// note notes the outcome of a publication. A stream that is missing is made within seconds.
 func (s *storing) note(err error, now time.Time) {
-	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {
-		return // the keeper makes the streams
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
@@ -54,7 +57,7 @@ func (s *storing) refused(now time.Time) error {
 	if s.since.IsZero() || s.last.Sub(s.since) < storesNone || now.Sub(s.last) > triedWithin {
 		return nil
 	}
-	return s.err
+	return errors.Join(s.unmade, s.err)
 }
 
 // Stores is Answers, and also fails if the server answers and has stored no message for some time.
@@ -63,7 +66,11 @@ func (c *Conn) Stores(ctx context.Context) error {
 		return err
 	}
 	if err := c.storing.refused(time.Now()); err != nil {
-		return fmt.Errorf("nats %s answers, but stores no message (if its disk was full, free space and restart it): %w: %w", c.opts.URL, err, backup.NATSAway)
+		return fmt.Errorf("%w: %w: %w", c.storesNothing(), err, backup.NATSAway)
 	}
 	return nil
+}
+
+func (c *Conn) storesNothing() error {
+	return fmt.Errorf("nats %s answers, but stores no message (if its disk was full, free space and restart it; see its log)", c.opts.URL)
 }

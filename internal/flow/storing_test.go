@@ -38,7 +38,15 @@ func TestStoring(t *testing.T) {
 	after(time.Second, context.DeadlineExceeded, false)
 	after(storesNone, context.DeadlineExceeded, true)
 	after(time.Second, nil, false)
-	for range 20 { // the keeper is about to make the streams
-		after(time.Second, jetstream.ErrNoStreamResponse, false)
+	// The keeper makes a missing stream within seconds, or cannot.
+	after(time.Second, jetstream.ErrNoStreamResponse, false)
+	after(storesNone-1, jetstream.ErrNoStreamResponse, false)
+	unmade := errors.New("storage directory is not writable")
+	s.noteStreams(unmade)
+	after(1, jetstream.ErrNoStreamResponse, true)
+	if got := s.refused(now); !errors.Is(got, unmade) {
+		t.Errorf("refused: %v, want also %v", got, unmade)
 	}
+	s.noteStreams(nil)
+	after(time.Second, nil, false)
 }

@@ -55,7 +55,11 @@ func (c *Conn) EnsureStreams(ctx context.Context, sites []string) (lost bool, er
 			break
 		}
 	}
-	return lost, errors.Join(failed...)
+	err = errors.Join(failed...)
+	if ctx.Err() == nil {
+		c.storing.noteStreams(err)
+	}
+	return lost, err
 }
 
 // streams returns the queues of a fleet with these sites, by stream.

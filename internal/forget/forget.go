@@ -216,23 +216,27 @@ func baseOf(snapshots []backup.Snapshot) (base backup.SnapshotID) {
 	return base
 }
 
-// Deletion returns what forgetting by these fates deletes of a shard, for the brake: its good
-// snapshots. A snapshot that is not good is no loss.
+// Deletion returns what forgetting by these fates deletes of a shard, for the brake: its
+// committed snapshots. One that has failed is no loss. One that is marked as bad counts like a good
+// one: otherwise marks would be a way around the brake.
 func Deletion(fates []Fate, shard *index.ShardStatus, by string) index.Deletion {
 	d := index.Deletion{By: by, Shard: shard.ID}
+	var last *Fate
 	for i := range fates {
 		f := &fates[i]
-		if f.State != backup.Committed || f.Bad != "" {
+		if f.State != backup.Committed {
 			continue
 		}
 		d.OfSnapshots++
-		if f.Keep {
-			continue
+		if last == nil || f.ID == shard.LastGood || f.Number > last.Number && last.ID != shard.LastGood {
+			last = f
 		}
-		d.Snapshots = append(d.Snapshots, f.ID)
-		if f.ID == shard.LastGood {
-			d.Last, d.LastBytes = f.ID, f.Counts.Bytes
+		if !f.Keep {
+			d.Snapshots = append(d.Snapshots, f.ID)
 		}
+	}
+	if last != nil && !last.Keep {
+		d.Last, d.LastBytes = last.ID, last.Counts.Bytes
 	}
 	return d
 }

@@ -45,22 +45,22 @@ const BrakeWindow = 24 * time.Hour
 
 // A Brake limits what runs may delete without a confirmation.
 type Brake struct {
-	Snapshots    int   // percent of a shard's good snapshots that one run may forget
+	Snapshots    int   // percent of a shard's snapshots that one run may forget
 	MinSnapshots int   // a run that forgets fewer is not stopped
 	Bytes        int   // percent of the stored bytes that may be deleted within BrakeWindow
 	MinBytes     int64 // if fewer are deleted, the run is not stopped
 	Operators    int   // how many operators must confirm
 }
 
-// A Deletion is what a run would delete: good snapshots of a shard, or stored bytes of the
+// A Deletion is what a run would delete: committed snapshots of a shard, or stored bytes of the
 // repository.
 type Deletion struct {
 	By    string         // the user or policy that runs; of a purge: the result of ByPurge
 	Shard backup.ShardID // zero: the repository
 
 	Snapshots   []backup.SnapshotID
-	OfSnapshots int               // good ones that the shard has
-	Last        backup.SnapshotID // the last good snapshot, if it is one of Snapshots
+	OfSnapshots int               // committed ones that the shard has
+	Last        backup.SnapshotID // the last good snapshot or, if none is good, the newest, if it is one of Snapshots
 	LastBytes   int64             // its size
 
 	Bytes, OfBytes int64
@@ -93,6 +93,9 @@ func (d *Deletion) SameRun(s *Stop) bool {
 	pruning := d.Shard == 0 && isPruning(d.By) && isPruning(s.By)
 	return d.Shard == s.Shard && (pruning || d.By == s.By)
 }
+
+// StopsPrunes reports whether the stop keeps prunes from deleting anything.
+func (s *Stop) StopsPrunes() bool { return s.Shard == 0 && isPruning(s.By) && !s.Allowed() }
 
 // Exceeds reports whether a deletion needs a confirmation.
 func (b *Brake) Exceeds(d *Deletion) bool {
@@ -162,5 +165,5 @@ func (e *StoppedError) Error() string {
 	if e.Shard == 0 {
 		return fmt.Sprintf("the brake has stopped the deletion of %d of %d stored bytes (bctl confirm %d)", e.Bytes, e.OfBytes, e.ID)
 	}
-	return fmt.Sprintf("the brake has stopped the forgetting of %d of %d good snapshots (bctl confirm %d)", len(e.Snapshots), e.OfSnapshots, e.ID)
+	return fmt.Sprintf("the brake has stopped the forgetting of %d of %d snapshots (bctl confirm %d)", len(e.Snapshots), e.OfSnapshots, e.ID)
 }

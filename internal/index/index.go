@@ -198,6 +198,12 @@ type Catalog interface {
 	// pages of one directory follow from page 0. It holds a bounded number of rows in memory. If
 	// the snapshot is not committed, it yields backup.ErrNotFound.
 	Pages(ctx context.Context, id backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error]
+	// Added yields the pages that a committed snapshot has and base, an earlier one of its shard
+	// that is needed too, has not, in the order of path keys; pages of one directory follow in the
+	// order of their keys. Ended yields those that base has and the snapshot has not, with their
+	// listings, too.
+	Added(ctx context.Context, id, base backup.SnapshotID) iter.Seq2[Change, error]
+	Ended(ctx context.Context, id, base backup.SnapshotID) iter.Seq2[Change, error]
 	// LocateReadable is Dedup.Locate for restore: a condemned pack may not be relied on, but can be
 	// read. If only condemned packs have a chunk, it returns a place in one of these.
 	LocateReadable(ctx context.Context, ids []backup.ChunkID) ([]Location, error)

@@ -2,7 +2,6 @@ package index
 
 import (
 	"context"
-	"iter"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -51,9 +50,6 @@ type Purging interface {
 	// by number: those that have failed, and those that are committed and not forgotten, or are the
 	// newest committed one.
 	Journals(ctx context.Context, shard backup.ShardID) ([]SnapshotJournal, error)
-	// Difference yields what a committed snapshot changed since base, an earlier one of the shard
-	// that is needed too: the pages that it added, then those that it ended, each by path key.
-	Difference(ctx context.Context, id, base backup.SnapshotID) iter.Seq2[Change, error]
 	// MarkStale makes the records of all committed snapshots in Journals stale, so that they are
 	// written again, each based on the committed one before.
 	MarkStale(ctx context.Context, shard backup.ShardID) error
@@ -79,10 +75,11 @@ type Purge struct {
 	By     string
 	Reason string
 
-	// Of a purge that has begun: when it began, the least number of a snapshot from which it
-	// removes the path, and what it has removed.
+	// Of a purge that has begun: when it began, the numbers of the first and the last snapshot from
+	// which it removes the path, and what it has removed. Later snapshots may have the path again.
 	Started time.Time
 	From    backup.SnapshotNumber
+	Through backup.SnapshotNumber
 	Total   PurgedTotal
 }
 
@@ -108,6 +105,7 @@ type Purged struct {
 	Versions  int64            // of pages, that were removed or written again
 	Chunks    int64            // to which these referred, some of which may be needed by other files
 	Problems  int64            // recorded errors of the path
+	Drills    int64            // reports of drills, which may name the path
 }
 
 // A PurgedSnapshot is what was removed from a snapshot.

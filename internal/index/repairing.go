@@ -18,6 +18,17 @@ type Repairing interface {
 	// about to be dropped: what they refer to stays known. It fails with ErrNotLeading once the
 	// term has ended.
 	LoseLists(ctx context.Context, t Term, rows []int64) error
+	// NoteLost notes packs that are about to be dropped because the store has lost them, with all
+	// that is needed to take them back. A sweep leaves their objects alone. It is durable, and fails
+	// with ErrNotLeading once the term has ended.
+	NoteLost(ctx context.Context, t Term, rows []int64) error
+	// LostPacks returns the packs that NoteLost has noted, by object and offset.
+	LostPacks(ctx context.Context) ([]RecoveredPack, error)
+	// TakeBack registers lost packs again, which the store has again. Nothing else may be pruned
+	// meanwhile: the caller leads as the pruner.
+	TakeBack(ctx context.Context, packs []RecoveredPack) error
+	// ForgetLost removes the notes of lost packs whose content the repository has elsewhere.
+	ForgetLost(ctx context.Context, packs []RecoveredPack) error
 	// Unrecord makes a committer write the record of a snapshot that has ended again.
 	Unrecord(ctx context.Context, id backup.SnapshotID) error
 	// RequireCheckpoint makes the segment of the shard's next snapshot a checkpoint.

@@ -34,5 +34,5 @@ type Recognized struct {
 	// Amendment is the sequence of the valid record; 0: it is the one that was written after the
 	// commit.
 	Amendment int
-	Named     bool // a row of a pack, or of a plan, names the object
+	Named     bool // a row of a pack, a plan or a lost pack names the object
 }

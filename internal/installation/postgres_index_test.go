@@ -327,7 +327,10 @@ func (x *byRoles) Confirm(ctx context.Context, id int64, by, reason string) (ind
 }
 
 func (x *byRoles) Reject(ctx context.Context, id int64, by, reason string) error {
-	return x.operator.Reject(ctx, id, by, reason)
+	if !regexp.MustCompile("^[a-z]+$").MatchString(by) { // it is refused
+		return x.operator.Reject(ctx, id, by, reason)
+	}
+	return x.user(by).Reject(ctx, id, by, reason)
 }
 
 // Lead and Resign are also called by the pruner, which leads in a role of its own.

@@ -12,6 +12,7 @@ import (
 type LoseIndex interface {
 	Index
 	LoseLists(ctx context.Context, t index.Term, rows []int64) error
+	NoteLost(ctx context.Context, t index.Term, rows []int64) error
 }
 
 // A LostPack is a pack of which the store has lost a part or all.
@@ -113,11 +114,14 @@ func (l *losing) drop(ctx context.Context, found []LostPack, all []int) error {
 			return err
 		}
 	}
+	if err := l.lists.NoteLost(ctx, l.term, l.rowsOf(whole)); err != nil {
+		return err
+	}
 	if err := l.Index.Deleting(ctx, l.term, l.rowsOf(whole)); err != nil {
 		return err
 	}
-	// Objects stay, because it may be the index that is wrong: a sweep deletes those that nothing
-	// names. Only the rows go.
+	// Objects stay, because the store may only have failed to show them: then a repair takes the
+	// packs back (TakeBack). Only the rows go.
 	for _, i := range all {
 		l.packs[i].Deleting = true
 		l.stays[l.packs[i].Object] = true

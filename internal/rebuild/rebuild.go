@@ -65,9 +65,12 @@ type Result struct {
 	Removed   []backup.Snapshot
 	// Damaged are the objects that could not be used, with the reasons.
 	Damaged []Damage
-	PutBack int          // packs' objects that were missing, and that parity had
-	Gone    int          // packs that the index had and the store has not
-	Holds   []index.Hold // on snapshots that the index does not have
+	PutBack int // packs' objects that were missing, and that parity had
+	Gone    int // packs that the index had and the store has not
+	// Unpurged are shards with a purge that was not complete, and that must be repeated: their
+	// snapshots are as they were before it.
+	Unpurged []backup.Shard
+	Holds    []index.Hold // on snapshots that the index does not have
 }
 
 // A Lost is a snapshot that has a record in the store, and that cannot be recovered.
@@ -137,6 +140,7 @@ type rebuilding struct {
 	progress Progress
 	result   Result
 
+	sequences  map[backup.SnapshotID][]int // of the records that the store has of a snapshot, in ascending order
 	records    map[backup.SnapshotID]*record
 	unusable   map[backup.SnapshotID]bool    // snapshots whose records are damaged
 	byShard    map[backup.ShardKey][]*record // by number

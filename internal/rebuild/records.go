@@ -37,15 +37,15 @@ func usable(err error) bool {
 
 // readRecords opens the valid record of each snapshot: that with the greatest amendment.
 func (r *rebuilding) readRecords(ctx context.Context) error {
-	newest, err := repo.Recorded(ctx, r.Store)
-	if err != nil {
+	if err := r.listRecords(ctx); err != nil {
 		return err
 	}
-	r.records, r.byShard = make(map[backup.SnapshotID]*record, len(newest)), map[backup.ShardKey][]*record{}
+	r.records, r.byShard = make(map[backup.SnapshotID]*record, len(r.sequences)), map[backup.ShardKey][]*record{}
 	var guard sync.Mutex
 	opening, opened := errgroup.WithContext(ctx)
 	opening.SetLimit(atOnce)
-	for id, amendment := range newest {
+	for id, sequences := range r.sequences {
+		amendment := sequences[len(sequences)-1]
 		opening.Go(func() error {
 			found, err := r.openRecord(opened, id, amendment)
 			guard.Lock()
@@ -76,6 +76,47 @@ func (r *rebuilding) readRecords(ctx context.Context) error {
 	}
 	r.progress.AllSnapshots = len(r.records)
 	return nil
+}
+
+// listRecords lists the records that the store has.
+func (r *rebuilding) listRecords(ctx context.Context) error {
+	r.sequences = map[backup.SnapshotID][]int{}
+	for o, err := range store.Records(ctx, r.Store) {
+		if err != nil {
+			return err
+		}
+		if id, amendment, ok := store.ParseCommitName(o.Name); ok {
+			r.sequences[id] = append(r.sequences[id], amendment)
+		}
+	}
+	for id := range r.sequences {
+		slices.Sort(r.sequences[id])
+	}
+	return nil
+}
+
+// olderRecords returns the records of a shard with the least amendments that the store has: those
+// of before a purge. It returns nil unless some snapshot has several, all of which can be used.
+func (r *rebuilding) olderRecords(ctx context.Context, newest []*record) ([]*record, error) {
+	older, several := slices.Clone(newest), false
+	for i, n := range newest {
+		first := r.sequences[n.ID][0]
+		if first == n.amendment {
+			continue
+		}
+		found, err := r.openRecord(ctx, n.ID, first)
+		switch {
+		case usable(err):
+			return nil, nil
+		case err != nil:
+			return nil, err
+		}
+		older[i], several = found, true
+	}
+	if !several {
+		return nil, nil
+	}
+	return older, nil
 }
 
 func (r *rebuilding) openRecord(ctx context.Context, id backup.SnapshotID, amendment int) (*record, error) {

@@ -19,6 +19,8 @@ type shard struct {
 	records []*record // by number
 	chain   chain
 	at      state
+	ahead   map[backup.SnapshotID]bool // the index has them as a purge has left them, and their records are to be amended
+	anew    bool                       // the pages are replayed, whatever the index has
 	// The lengths of the last checkpoint and of the segments since.
 	checkpointBytes, segmentBytes int64
 }
@@ -48,15 +50,51 @@ func (r *rebuilding) recoverShards(ctx context.Context) error {
 		return err
 	}
 	for _, key := range r.keys() {
-		s := &shard{rebuilding: r, Shard: r.shards[key], records: r.byShard[key]}
-		if err := s.recover(ctx); err != nil {
-			return fmt.Errorf("shard %q: %w", s.Name, err)
+		if err := r.recoverShard(ctx, key); err != nil {
+			return fmt.Errorf("shard %q: %w", r.shards[key].Name, err)
 		}
 	}
 	if err := r.noteRecords(ctx); err != nil {
 		return err
 	}
 	return r.forgetRemoved(ctx)
+}
+
+// recoverShard recovers the snapshots of a shard. If a purge was interrupted while it amended
+// records, the newest records of the shard do not fit together. The older ones do: a purge deletes
+// none of them before it has amended all. They are then used, if fewer snapshots are lost.
+func (r *rebuilding) recoverShard(ctx context.Context, key backup.ShardKey) error {
+	before := r.result
+	newest := r.byShard[key]
+	s := &shard{rebuilding: r, Shard: r.shards[key], records: newest}
+	if err := s.recover(ctx); err != nil || len(r.result.Lost) == len(before.Lost) {
+		return err
+	}
+	older, err := r.olderRecords(ctx, newest)
+	if err != nil || older == nil {
+		return err
+	}
+	lost := len(r.result.Lost)
+	if err := r.recoverFrom(ctx, key, older, &before); err != nil {
+		return err
+	}
+	if len(r.result.Lost) >= lost {
+		return r.recoverFrom(ctx, key, newest, &before)
+	}
+	r.result.Unpurged = append(r.result.Unpurged, r.shards[key])
+	return r.Index.MarkStale(ctx, r.shards[key].ID) // the store may have newer records
+}
+
+// recoverFrom recovers the snapshots of a shard again, from other records. before is the result
+// before the first time.
+func (r *rebuilding) recoverFrom(ctx context.Context, key backup.ShardKey, records []*record, before *Result) error {
+	r.result.Snapshots, r.result.Lost = before.Snapshots, before.Lost
+	r.progress.Snapshots -= len(records)
+	for _, one := range records {
+		r.records[one.ID] = one
+	}
+	s := &shard{rebuilding: r, Shard: r.shards[key], records: records, anew: true}
+	return s.recover(ctx)
 }
 
 // noteRecords notes the records that the store has, and that were not written yet when the index
@@ -94,6 +132,7 @@ func (r *rebuilding) failRunning(ctx context.Context) error {
 
 // recover recovers the snapshots of a shard.
 func (s *shard) recover(ctx context.Context) error {
+	s.ahead = map[backup.SnapshotID]bool{}
 	known, err := s.known(ctx)
 	if err != nil {
 		return err
@@ -137,7 +176,7 @@ func (s *shard) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if newest := s.isRight(journals); newest != nil && !s.Anew {
+	if newest := s.isRight(journals); newest != nil && !s.Anew && !s.anew {
 		s.at = state{newest.Number, newest.ID, newest.Pages}
 		last, err := s.Index.LastCommits(ctx, s.ID)
 		if err != nil {
@@ -149,7 +188,9 @@ func (s *shard) begin(ctx context.Context) error {
 }
 
 // isRight returns the newest committed snapshot that the index has, if the committed ones have the
-// content that their records give, and the next one that is replayed is based on it.
+// content that their records give, and the next one that is replayed is based on it. The index is
+// ahead of a record that it knows to be stale: a purge has changed the pages, and has not amended
+// the record yet.
 func (s *shard) isRight(journals []index.SnapshotJournal) (newest *index.SnapshotJournal) {
 	for i := range journals {
 		j := &journals[i]
@@ -157,7 +198,10 @@ func (s *shard) isRight(journals []index.SnapshotJournal) (newest *index.Snapsho
 			continue
 		}
 		if r := s.rebuilding.records[j.ID]; r != nil && (r.State != backup.Committed || r.Pages != j.Pages) {
-			return nil
+			if r.State != backup.Committed || !j.Stale || r.amendment > j.Sequence {
+				return nil
+			}
+			s.ahead[j.ID] = true
 		}
 		newest = j
 	}
@@ -175,6 +219,9 @@ func (s *shard) isRight(journals []index.SnapshotJournal) (newest *index.Snapsho
 
 // recoverOne recovers a snapshot: its pages, if they are needed, and then its row.
 func (s *shard) recoverOne(ctx context.Context, r *record, known *backup.Snapshot) error {
+	if s.ahead[r.ID] && r.Number <= s.at.number {
+		return nil
+	}
 	replayed := r.Number > s.at.number && s.chain.replayed[r]
 	if replayed && r.base != (backup.SnapshotID{}) && r.base != s.at.id {
 		s.chain.lost[r] = basedOnLost(s.rebuilding.records[r.base])

@@ -171,7 +171,7 @@ func toDelete(d *index.Deletion) string {
 	if d.Shard == 0 {
 		return fmt.Sprintf("%d of %d bytes", d.Bytes, d.OfBytes)
 	}
-	return fmt.Sprintf("%d of %d good snapshots", len(d.Snapshots), d.OfSnapshots)
+	return fmt.Sprintf("%d of %d snapshots", len(d.Snapshots), d.OfSnapshots)
 }
 
 // dropStop deletes a stop, if there is one. Its confirmations remain: no other stop gets its ID.

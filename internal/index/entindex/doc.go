@@ -116,6 +116,7 @@
 //	purges.go      the jobs of purging
 //	parity.go      knows parity groups
 //	repair.go      notes what the store has lost
+//	lost.go        packs that the store has lost, and that a repair may take back
 //	scrub.go       notes what is proven of packs, and returns those that are due
 //	scrubparts.go  does the same for the slices of the journal, and for parity groups
 //	drills.go      the reports of drills

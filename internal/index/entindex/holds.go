@@ -3,6 +3,8 @@ package entindex
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -60,6 +62,23 @@ func holdReason(h *index.Hold, reason string) string {
 		return reason
 	}
 	return fmt.Sprintf("path %q: %s", h.Path, reason)
+}
+
+// cutHeldPath is the inverse of holdReason. It reports false if the text does not begin with a path.
+func cutHeldPath(text string) (path, reason string, ok bool) {
+	text, ok = strings.CutPrefix(text, "path ")
+	if !ok {
+		return "", "", false
+	}
+	quoted, err := strconv.QuotedPrefix(text)
+	if err != nil {
+		return "", "", false
+	}
+	if path, err = strconv.Unquote(quoted); err != nil {
+		return "", "", false
+	}
+	reason, ok = strings.CutPrefix(text[len(quoted):], ": ")
+	return path, reason, ok
 }
 
 func checkHold(h *index.Hold) error {

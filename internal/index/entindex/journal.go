@@ -68,19 +68,11 @@ func (x *Index) notFailed(ctx context.Context, id backup.SnapshotID) (backup.Sha
 	return backup.ShardID(s.ShardID), backup.SnapshotNumber(s.Number), nil
 }
 
-// yieldChanges yields rows as changes, and reports whether the consumer took all of them.
+// yieldChanges yields rows as the changes of a segment, and reports whether the consumer took all of
+// them.
 func yieldChanges(rows iter.Seq2[PageRow, error], ended bool, yield func(index.Change, error) bool) bool {
 	for row, err := range rows {
-		c := index.Change{Ended: ended, Digest: row.Digest}
-		if err == nil {
-			c.PageVersion, err = row.version()
-		}
-		if err == nil && row.Replaces != nil {
-			old := backup.PageVersion{Path: c.Path, Key: c.Key, Fingerprint: row.Replaces.Fingerprint, Inode: row.Replaces.Inode, Listing: row.Replaces.Listing}
-			if listing.Digest(&old) == row.Replaces.Digest { // a damaged one differs from the store's
-				c.Replaces = old.Listing
-			}
-		}
+		c, err := row.change(ended, err)
 		if ended {
 			c.PageVersion = backup.PageVersion{Path: c.Path, Key: c.Key}
 		}
@@ -89,6 +81,21 @@ func yieldChanges(rows iter.Seq2[PageRow, error], ended bool, yield func(index.C
 		}
 	}
 	return true
+}
+
+// change returns the row as a change, unless reading it has failed.
+func (p *PageRow) change(ended bool, err error) (index.Change, error) {
+	c := index.Change{Ended: ended, Digest: p.Digest}
+	if err == nil {
+		c.PageVersion, err = p.version()
+	}
+	if err == nil && p.Replaces != nil {
+		old := backup.PageVersion{Path: c.Path, Key: c.Key, Fingerprint: p.Replaces.Fingerprint, Inode: p.Replaces.Inode, Listing: p.Replaces.Listing}
+		if listing.Digest(&old) == p.Replaces.Digest { // a damaged one differs from the store's
+			c.Replaces = old.Listing
+		}
+	}
+	return c, err
 }
 
 // isUnrecorded is a literal, so that the planner can use the index of such snapshots.

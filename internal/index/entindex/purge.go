@@ -123,6 +123,12 @@ func (g *purging) run(ctx context.Context) error {
 	if err := g.writeSnapshots(ctx); err != nil {
 		return err
 	}
+	if err := g.reports(ctx); err != nil {
+		return err
+	}
+	if err := g.logged(ctx); err != nil {
+		return err
+	}
 	return g.writeJob(ctx)
 }
 
@@ -171,7 +177,11 @@ func (g *purging) load(ctx context.Context) (err error) {
 	if same > 0 {
 		return fmt.Errorf("a purge of the path that is not complete, of shard %q: %w", g.of.Name, backup.ErrExists)
 	}
-	if pending > 0 {
+	stale, err := g.tx.count(ctx, countStale, g.of.ID)
+	if err != nil {
+		return err
+	}
+	if pending > 0 && stale > 0 { // otherwise only content and locked objects are left of it
 		g.block(fmt.Errorf("a purge of shard %q that is not complete: %w", g.of.Name, backup.ErrExists))
 	}
 	g.patches, err = g.tx.writesPatches(ctx)
@@ -330,6 +340,47 @@ func (g *purging) mayChange(ctx context.Context) error {
 	})
 }
 
+const deleteDrills = `
+DELETE FROM drills WHERE shard = $1 AND snapshot NOT IN (SELECT id FROM snapshots WHERE shard_id = $1 AND number < $2)`
+
+// reports deletes the reports of drills, which name files. The snapshots that they prove have
+// changed.
+func (g *purging) reports(ctx context.Context) error {
+	n, err := g.tx.change(ctx, deleteDrills, g.of.ID, int64(g.from))
+	g.result.Drills = int64(n)
+	return err
+}
+
+const (
+	loggedHolds = `SELECT id, reason FROM log WHERE subject LIKE $1 AND reason LIKE 'path "%' ORDER BY id`
+	setLogged   = `UPDATE log SET reason = $2 WHERE id = $1`
+)
+
+// logged removes the path from what the log has of holds on paths.
+func (g *purging) logged(ctx context.Context) error {
+	reasons := map[int64]string{}
+	err := g.tx.Each(ctx, loggedHolds, []any{fmt.Sprintf("hold %% shard %d", g.of.ID)}, func(scan func(...any) error) error {
+		var id int64
+		var reason string
+		if err := scan(&id, &reason); err != nil {
+			return err
+		}
+		if held, rest, ok := cutHeldPath(reason); ok && backup.IsAtOrBelow(held, g.p.Path) {
+			reasons[id] = "path (purged): " + rest
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for id, reason := range reasons {
+		if err := g.tx.exec(ctx, setLogged, id, reason); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 const markStale = `
 INSERT INTO amendments (snapshot, sequence, base, stale) VALUES ($1, 0, NULL, true)
 ON CONFLICT (snapshot) DO UPDATE SET stale = true`
@@ -398,14 +449,14 @@ func (g *purging) writeSnapshot(ctx context.Context, s *purgedSnapshot) error {
 }
 
 const insertPurge = `
-INSERT INTO purges (id, shard, path, since, by, reason, started, snapshots, files, directories, bytes)
-VALUES ($1, $2, $3, $4, $5, $6, {now}, $7, $8, $9, $10)`
+INSERT INTO purges (id, shard, path, since, through, by, reason, started, snapshots, files, directories, bytes)
+VALUES ($1, $2, $3, $4, $5, $6, $7, {now}, $8, $9, $10, $11)`
 
 func (g *purging) writeJob(ctx context.Context) error {
 	total := g.result.Total
 	g.result.Purge = g.p
-	g.result.Total, g.result.From = total, g.from
-	err := g.tx.exec(ctx, insertPurge, uuid.UUID(g.p.ID), g.of.ID, []byte(g.p.Path), int64(g.from), g.p.By, g.p.Reason,
+	g.result.Total, g.result.From, g.result.Through = total, g.from, backup.SnapshotNumber(g.of.LastNumber)
+	err := g.tx.exec(ctx, insertPurge, uuid.UUID(g.p.ID), g.of.ID, []byte(g.p.Path), int64(g.from), g.of.LastNumber, g.p.By, g.p.Reason,
 		total.Snapshots, total.Files, total.Directories, total.Bytes)
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package entindex
 import (
 	"context"
 	"fmt"
-	"iter"
 
 	"github.com/google/uuid"
 
@@ -14,7 +13,7 @@ import (
 )
 
 const (
-	selectPurges = `SELECT id, shard, path, since, by, reason, started, snapshots, files, directories, bytes FROM purges ORDER BY started, id`
+	selectPurges = `SELECT id, shard, path, since, through, by, reason, started, snapshots, files, directories, bytes FROM purges ORDER BY started, id`
 	hidePurge    = `UPDATE purges SET path = $2 WHERE id = $1`
 	deletePurge  = `DELETE FROM purges WHERE id = $1`
 )
@@ -26,7 +25,7 @@ func (x *Index) Purges(ctx context.Context) ([]index.Purge, error) {
 		var path []byte
 		var started int64
 		t := &p.Total
-		err = scan(&id, &p.Shard, &path, &p.From, &p.By, &p.Reason, &started, &t.Snapshots, &t.Files, &t.Directories, &t.Bytes)
+		err = scan(&id, &p.Shard, &path, &p.From, &p.Through, &p.By, &p.Reason, &started, &t.Snapshots, &t.Files, &t.Directories, &t.Bytes)
 		p.ID, p.Path, p.Started = backup.PackID(id), string(path), fromMicros(started)
 		return p, err
 	})
@@ -86,8 +85,9 @@ func (x *Index) PurgeRemains(ctx context.Context, id backup.PackID) (remains int
 		remains = 0
 		g := &purging{tx: tx}
 		var path []byte
-		err := tx.Each(ctx, `SELECT shard, path, since FROM purges WHERE id = $1`, []any{uuid.UUID(id)}, func(scan func(...any) error) error {
-			return scan(&g.p.Shard, &path, &g.from)
+		var through int64
+		err := tx.Each(ctx, `SELECT shard, path, since, through FROM purges WHERE id = $1`, []any{uuid.UUID(id)}, func(scan func(...any) error) error {
+			return scan(&g.p.Shard, &path, &g.from, &through)
 		})
 		if err != nil || len(path) == 0 {
 			return err
@@ -95,10 +95,19 @@ func (x *Index) PurgeRemains(ctx context.Context, id backup.PackID) (remains int
 		g.p.Path = string(path)
 		dir, name := backup.Split(g.p.Path)
 		tree := Range{backup.PathKey(g.p.Path), backup.PathKeyEnd(g.p.Path)}
-		if err := tx.eachVersion(ctx, g.p.Shard, tree, g.from, func(*Version) error { remains++; return nil }); err != nil {
+		err = tx.eachVersion(ctx, g.p.Shard, tree, g.from, func(v *Version) error {
+			if int64(v.First) <= through {
+				remains++
+			}
+			return nil
+		})
+		if err != nil {
 			return err
 		}
 		err = tx.eachVersion(ctx, g.p.Shard, onlyOf(dir), g.from, func(v *Version) error {
+			if int64(v.First) > through {
+				return nil
+			}
 			page, err := listing.Decode(v.Listing)
 			if _, found := position(page.Entries, name); err != nil || found { // a damaged one may have it
 				remains++
@@ -112,7 +121,7 @@ func (x *Index) PurgeRemains(ctx context.Context, id backup.PackID) (remains int
 			var row, number int64
 			var of []byte
 			err := scan(&row, &of, &number)
-			if err == nil && backup.IsAtOrBelow(string(of), g.p.Path) {
+			if err == nil && number <= through && backup.IsAtOrBelow(string(of), g.p.Path) {
 				remains++
 			}
 			return err
@@ -224,27 +233,6 @@ func (x *Index) Journals(ctx context.Context, shard backup.ShardID) ([]index.Sna
 		journals = append(journals, j)
 	}
 	return journals, nil
-}
-
-// Difference implements index.Purging.
-func (x *Index) Difference(ctx context.Context, id, base backup.SnapshotID) iter.Seq2[index.Change, error] {
-	return func(yield func(index.Change, error) bool) {
-		shard, to, err := x.notFailed(ctx, id)
-		if err == nil {
-			var of backup.ShardID
-			var from backup.SnapshotNumber
-			if of, from, err = x.notFailed(ctx, base); err == nil && (of != shard || from >= to) {
-				err = invalid("snapshot %s is not based on %s", id.Short(), base.Short())
-			}
-			if err == nil {
-				if yieldChanges(x.Backend.Difference(ctx, shard, from, to, false), false, yield) {
-					yieldChanges(x.Backend.Difference(ctx, shard, from, to, true), true, yield)
-				}
-				return
-			}
-		}
-		yield(index.Change{}, err)
-	}
 }
 
 // MarkStale implements index.Purging.

@@ -36,7 +36,7 @@ func (x *Index) Recognize(ctx context.Context, t index.Term, objects []index.Sto
 		ids[i] = uuid.UUID(objects[i].ID)
 	}
 	named := make(map[index.StoredObject]bool, len(objects))
-	for _, query := range []string{selectInPlace, selectMoved} {
+	for _, query := range []string{selectInPlace, selectMoved, selectLostHere} {
 		err := x.queryOf(ctx, query, ids, func(scan func(...any) error) error {
 			var object, snapshot uuid.UUID
 			err := scan(&object, &snapshot)

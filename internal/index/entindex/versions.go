@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/listing"
 )
 
@@ -38,10 +39,43 @@ type VersionWriter interface {
 
 // A VersionReader reads what differs between two snapshots.
 type VersionReader interface {
-	// Difference yields the versions that snapshot to has and snapshot from has not, with their
-	// listings, or the other way around if ended is set, without listings; by path key and page.
+	// Difference yields the versions that snapshot to has and snapshot from has not, or the other
+	// way around if ended is set, with their listings, by path key and page.
 	// Replaces is set as by Begun, if snapshot from has the page.
 	Difference(ctx context.Context, shard backup.ShardID, from, to backup.SnapshotNumber, ended bool) iter.Seq2[PageRow, error]
+}
+
+// Added implements index.Catalog.
+func (x *Index) Added(ctx context.Context, id, base backup.SnapshotID) iter.Seq2[index.Change, error] {
+	return x.difference(ctx, id, base, false)
+}
+
+// Ended implements index.Catalog.
+func (x *Index) Ended(ctx context.Context, id, base backup.SnapshotID) iter.Seq2[index.Change, error] {
+	return x.difference(ctx, id, base, true)
+}
+
+func (x *Index) difference(ctx context.Context, id, base backup.SnapshotID, ended bool) iter.Seq2[index.Change, error] {
+	return func(yield func(index.Change, error) bool) {
+		shard, to, err := x.notFailed(ctx, id)
+		if err == nil {
+			var of backup.ShardID
+			var from backup.SnapshotNumber
+			if of, from, err = x.notFailed(ctx, base); err == nil && (of != shard || from >= to) {
+				err = invalid("snapshot %s is not an earlier one of the shard of %s", base.Short(), id.Short())
+			}
+			if err == nil {
+				for row, err := range x.Backend.Difference(ctx, shard, from, to, ended) {
+					c, err := row.change(ended, err)
+					if !yield(c, err) || err != nil {
+						return
+					}
+				}
+				return
+			}
+		}
+		yield(index.Change{}, err)
+	}
 }
 
 // eachVersion calls do for each version in a range of paths. do may write.

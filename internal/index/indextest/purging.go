@@ -352,7 +352,8 @@ func (f *fixture) wantJournals(p index.Purge) {
 		}
 		if base != nil {
 			set := base.Pages
-			f.addChanges(&set, f.x.Difference(f.ctx, j.ID, base.ID))
+			f.addChanges(&set, f.x.Added(f.ctx, j.ID, base.ID))
+			f.addChanges(&set, f.x.Ended(f.ctx, j.ID, base.ID))
 			if set != j.Pages {
 				f.Fatalf("snapshot %d since %d: %+v, want %+v", j.Number, base.Number, set, j.Pages)
 			}

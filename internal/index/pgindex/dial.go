@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// silence is the time after which either end closes a connection if it has received nothing
-	// from the other end. The server then releases the locks of the connection.
+	// silence is the time after which a process closes a connection if it has received nothing from
+	// the server.
 	silence = 10 * time.Second
 	// connectTimeout is for an address that does not answer, if the DSN has no connect_timeout.
 	connectTimeout = 10 * time.Second
@@ -20,18 +20,20 @@ const (
 	probeCount = 2
 )
 
-// setTimeouts applies silence on the server. A process that hangs or loses its connection in the
-// middle of a transaction must not hold its locks until it returns, because others would wait for
-// their turn to claim. The server ends such a transaction by its own clock, and the process tries
-// again. A further connection of the process may wait for the same lock: the server looks every two
-// seconds whether its client is still there, so that it does not get the lock next.
+// setTimeouts makes the server end a connection after five seconds of silence, and then release its
+// locks. A process that hangs or loses its connection in the middle of a transaction must not hold
+// its locks until it returns, because others would wait for their turn to claim. The server ends
+// such a transaction by its own clock, and the process tries again. A further connection of the
+// process may wait for the same lock. The server looks every second whether the client of a waiting
+// connection is still there, so that the lock goes to another process. It cannot tell that a client
+// hangs: the locks are then held twice as long.
 const setTimeouts = `
-SET idle_in_transaction_session_timeout = 10000;
-SET client_connection_check_interval = 2000;
-SET tcp_keepalives_idle = 3;
-SET tcp_keepalives_interval = 3;
-SET tcp_keepalives_count = 2;
-SET tcp_user_timeout = 10000`
+SET idle_in_transaction_session_timeout = 5000;
+SET client_connection_check_interval = 1000;
+SET tcp_keepalives_idle = 2;
+SET tcp_keepalives_interval = 1;
+SET tcp_keepalives_count = 3;
+SET tcp_user_timeout = 5000`
 
 // newDialer returns a dialer whose connections end after silence.
 func newDialer(timeout time.Duration) *net.Dialer {

@@ -127,7 +127,7 @@ func TestConnectionsThatTheServerEnds(t *testing.T) {
 // A connection that is idle in a transaction is ended, which releases its locks.
 func TestSleepInATransaction(t *testing.T) {
 	l := newLost(t)
-	for setting, want := range map[string]string{"idle_in_transaction_session_timeout": "10s", "tcp_user_timeout": "10000", "tcp_keepalives_idle": "3", "client_connection_check_interval": "2s"} {
+	for setting, want := range map[string]string{"idle_in_transaction_session_timeout": "5s", "tcp_user_timeout": "5000", "tcp_keepalives_idle": "2", "client_connection_check_interval": "1s"} {
 		var got string
 		if err := l.x.backend.pool.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&got); err != nil || got != want {
 			t.Errorf("%s is %q, %v; want %s", setting, got, err, want)

@@ -118,7 +118,7 @@ var (
 	selectAddedSince = strings.NewReplacer(
 		" AND o.first_snapshot < pages.first_snapshot AND o.last_snapshot = pages.first_snapshot - 1", " AND o.first_snapshot <= $2 AND o.last_snapshot >= $2",
 		" WHERE pages.shard = $1 AND pages.first_snapshot = $2", addedSince).Replace(selectBegun)
-	selectEndedSince = "SELECT " + pageColumns + " FROM pages" + endedSince + byPathKey
+	selectEndedSince = "SELECT " + pageColumns + ", listing, " + ofBase + " FROM pages" + endedSince + byPathKey
 )
 
 // Difference implements entindex.VersionReader.

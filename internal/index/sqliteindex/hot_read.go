@@ -316,18 +316,25 @@ const (
 	ended = "INDEXED BY pages_last WHERE shard = ? AND last_snapshot = ?"
 )
 
-// selectChanged selects some pages by path key. Left to itself, SQLite reads all pages of the shard
-// in their order, or sorts rows with their listings. Here the keys are sorted first: LIMIT keeps
-// SQLite from changing that, and CROSS JOIN keeps the order. With listing, the columns end with
-// those of the version that a patch replaces.
+// columnsWithListing are those of a row of pages, with its listing.
+var columnsWithListing = "pages." + strings.ReplaceAll(pageColumns, ", ", ", pages.") + ", pages.listing, " + ofBase
+
+// selectChanged selects some pages by path key. With listing, the columns end with those of the
+// version that a patch replaces.
 func selectChanged(which string, listing bool) string {
-	columns, replaced := pageColumns, ""
-	if listing {
-		columns = "pages." + strings.ReplaceAll(pageColumns, ", ", ", pages.") + ", pages.listing, " + ofBase + ", o.listing, " + ofReplacedBase + ", o.fingerprint, o.digest, o.inode"
-		replaced = " LEFT JOIN pages o INDEXED BY pages_key ON o.shard = pages.shard AND o.directory = pages.directory AND o.page = pages.page" +
-			" AND o.first_snapshot < pages.first_snapshot AND o.last_snapshot = pages.first_snapshot - 1 AND substr(pages.listing, 1, 1) = x'02'"
+	if !listing {
+		return selectInOrder(which, pageColumns, "")
 	}
-	return "SELECT " + columns + " FROM (SELECT rowid AS id FROM pages " + which + byPathKey + " LIMIT -1) AS changed CROSS JOIN pages ON pages.rowid = changed.id" + replaced
+	return selectInOrder(which, columnsWithListing+", o.listing, "+ofReplacedBase+", o.fingerprint, o.digest, o.inode",
+		" LEFT JOIN pages o INDEXED BY pages_key ON o.shard = pages.shard AND o.directory = pages.directory AND o.page = pages.page"+
+			" AND o.first_snapshot < pages.first_snapshot AND o.last_snapshot = pages.first_snapshot - 1 AND substr(pages.listing, 1, 1) = x'02'")
+}
+
+// selectInOrder selects columns of some pages by path key. Left to itself, SQLite reads all pages of
+// the shard in their order, or sorts rows with their listings. Here the keys are sorted first: LIMIT
+// keeps SQLite from changing that, and CROSS JOIN keeps the order.
+func selectInOrder(which, columns, join string) string {
+	return "SELECT " + columns + " FROM (SELECT rowid AS id FROM pages " + which + byPathKey + " LIMIT -1) AS changed CROSS JOIN pages ON pages.rowid = changed.id" + join
 }
 
 // stream yields the selected pages by path key, as SQLite finds them.

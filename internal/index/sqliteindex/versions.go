@@ -133,7 +133,7 @@ const (
 // Difference implements entindex.VersionReader.
 func (b *backend) Difference(ctx context.Context, shard backup.ShardID, from, to backup.SnapshotNumber, ended bool) iter.Seq2[entindex.PageRow, error] {
 	if ended {
-		return b.streamQuery(ctx, selectChanged(endedSince, false), false, int64(shard), int64(from), int64(to))
+		return b.streamQuery(ctx, selectInOrder(endedSince, columnsWithListing+", NULL, NULL, NULL, NULL, NULL", ""), true, int64(shard), int64(from), int64(to))
 	}
 	const before, since = "o.first_snapshot < pages.first_snapshot AND o.last_snapshot = pages.first_snapshot - 1", "o.first_snapshot <= ?2 AND o.last_snapshot >= ?2"
 	return b.streamQuery(ctx, strings.Replace(selectChanged(addedSince, true), before, since, 1), true, int64(shard), int64(from), int64(to))

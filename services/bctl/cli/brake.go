@@ -17,7 +17,7 @@ func newBrake(a *app) *cobra.Command {
 		Use:   "brake",
 		Short: "Show or change what may be deleted without a confirmation",
 		Long: `Shows the settings of the brake. It stops policies, bctl forget, the pruner and
-bctl prune before they delete more than a share of a shard's good snapshots, or
+bctl prune before they delete more than a share of a shard's snapshots, or
 of the stored bytes. They continue after operators have confirmed the deletion
 (bctl confirm).`,
 		Example: "  bctl brake\n  bctl brake set --bytes 10%",
@@ -45,7 +45,7 @@ func (a *app) showBrake(ctx context.Context, i index.Index) error {
 		return err
 	}
 	return a.result(brakeJSON(b), `A run is stopped if it would
-  forget more than %d%% of the good snapshots of a shard, and at least %d
+  forget more than %d%% of the snapshots of a shard, and at least %d
   delete more than %d%% of the stored bytes within a day, and at least %s
 until %s it (bctl confirm).
 `, b.Snapshots, b.MinSnapshots, b.Bytes, size(b.MinBytes), map[bool]string{true: "an operator confirms", false: counted(b.Operators, "operator") + " confirm"}[b.Operators == 1])
@@ -73,7 +73,7 @@ alone can then neither confirm a large deletion nor loosen the brake.`,
 		},
 	}
 	flags := cmd.Flags()
-	percentFlag(flags, &given.Snapshots, "snapshots", "stop a run that would forget more than this `SHARE` of a shard's good snapshots (default 50%)")
+	percentFlag(flags, &given.Snapshots, "snapshots", "stop a run that would forget more than this `SHARE` of a shard's snapshots (default 50%)")
 	numberFlag(flags, &given.MinSnapshots, "min-snapshots", 10, 1, 1_000_000, "never stop a run that would forget fewer than this `NUMBER`")
 	percentFlag(flags, &given.Bytes, "bytes", "stop a run that would delete more than this `SHARE` of the stored bytes within a day (default 30%)")
 	sizeFlag(flags, &given.MinBytes, "min-bytes", "never stop a run that would delete less than this `SIZE` (default 1GiB)")

@@ -241,6 +241,9 @@ func (c *checkCommand) run(ctx context.Context, given []string) error {
 	if err := c.noteMirror(ctx, r, &report); err != nil {
 		c.app.note("it is not known what the mirror has: %v", err)
 	}
+	if err := c.noteReturned(ctx, r, &report); err != nil {
+		c.app.note("it is not known whether the store has dropped packs again: %v", err)
+	}
 	return errors.Join(damage, c.complete())
 }
 

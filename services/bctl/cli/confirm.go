@@ -200,7 +200,7 @@ func (s *stopOf) what() string {
 		}
 		return text
 	}
-	return fmt.Sprintf("%d of %s (%s)", len(s.Snapshots), counted(s.OfSnapshots, "good snapshot"), percent(int64(len(s.Snapshots)), int64(s.OfSnapshots)))
+	return fmt.Sprintf("%d of %s (%s)", len(s.Snapshots), counted(s.OfSnapshots, "snapshot"), percent(int64(len(s.Snapshots)), int64(s.OfSnapshots)))
 }
 
 // whatNow is what, and what the run would delete now, if that has changed.

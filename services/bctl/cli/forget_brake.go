@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -21,7 +20,10 @@ func (c *forgetCommand) brake(ctx context.Context, i index.Index, shard *index.S
 	if err != nil {
 		return nil, err
 	}
-	d.OfSnapshots = len(slices.DeleteFunc(all, func(s backup.Snapshot) bool { return s.Bad != "" })) // also those that are not in d
+	d.OfSnapshots = len(all) // also those that are not in d
+	if n := len(all); n > 0 && d.Last != shard.LastGood && d.Last != all[n-1].ID {
+		d.Last = backup.SnapshotID{} // it is only the newest of those that were named
+	}
 	found := &stopOf{Stop: index.Stop{Deletion: *d}, filer: shard.Filer.Name, shard: shard.Name}
 	if c.dryRun {
 		brake, err := i.Brake(ctx)

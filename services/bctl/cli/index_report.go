@@ -115,6 +115,10 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 		j.Damaged = append(j.Damaged, indexDamaged{d.Object, d.Err.Error()})
 		a.note("%s cannot be used: %v", d.Object, d.Err)
 	}
+	for n := range result.Unpurged {
+		s := &result.Unpurged[n]
+		a.note("a purge of %s had not amended all records when it ended: its snapshots are as before it, so run bctl purge again", display(s.Name))
+	}
 	for n := range result.Holds {
 		h := &result.Holds[n]
 		a.note("hold %d (%s) was on snapshot %s, which the index does not have", h.ID, display(h.Reason), h.Snapshot.Short())

@@ -20,3 +20,11 @@ func countedAre[N int | int64](n N, what string) string {
 
 // ofSome returns only the word, in the form for n: "file" for 1.
 func ofSome[N int | int64](n N, what string) string { return english.PluralWord(int(n), what, "") }
+
+// itOrThem returns the pronoun for n things.
+func itOrThem(n int) string {
+	if n == 1 {
+		return "it"
+	}
+	return "them"
+}

@@ -201,6 +201,9 @@ func (c *purgeCommand) run(ctx context.Context) (err error) {
 				return err
 			}
 		}
+		if f.Drills > 0 {
+			c.app.note("deleted %s, because the snapshots have changed (bctl drill proves them again)", counted(f.Drills, "drill report"))
+		}
 		if err := c.finish(ctx, f.Purge, &f.shard); err != nil {
 			return err
 		}

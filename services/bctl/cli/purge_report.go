@@ -88,6 +88,7 @@ type purgedJSON struct {
 	LeftObjects    int     `json:"left_objects"`    // that could not be replaced: run bctl purge --resume
 	LeftPlaces     int64   `json:"left_places"`     // of chunks that nothing needs, in the index
 	PresentObjects int64   `json:"present_objects"` // of the deleted ones, still in the store
+	LockedUntil    *string `json:"locked_until"`    // when the last lock ends of what is left; null: nothing of it is locked
 	NamedRows      int64   `json:"named_rows"`      // of the index, with the name
 	NamedObjects   int     `json:"named_objects"`   // of the journal, with the name
 	ReadObjects    int     `json:"read_objects"`    // of the journal, to find that
@@ -102,7 +103,7 @@ func (c *purgeCommand) report(p *index.Purge, s *index.ShardStatus, proof *embed
 	if a.json {
 		err := a.print(purgedJSON{
 			"purge", p.ID.String(), s.Filer.Name, s.Name, proof.Complete, t.Snapshots, t.Files, t.Directories, t.Bytes, proof.Chunks, proof.Shared,
-			proof.Objects, proof.Sealed, proof.Amended, proof.Left, proof.Places, proof.Present, proof.Rows, proof.Journal, proof.Read,
+			proof.Objects, proof.Sealed, proof.Amended, proof.Left, proof.Places, proof.Present, jsonTime(proof.LockedUntil), proof.Rows, proof.Journal, proof.Read,
 			proof.OtherCopies, proof.Orphans.Orphans, elapsed.Seconds(),
 		})
 		if err != nil {
@@ -152,9 +153,20 @@ func incomplete(proof *embedded.PurgeProof) error {
 		left = append(left, fmt.Sprintf("%s that should be deleted", counted(int(proof.Present), "object")))
 	}
 	if n := proof.Rows + int64(proof.Journal); n > 0 {
-		left = append(left, fmt.Sprintf("%s with the name, in the index or its journal", counted(int(n), "row or object")))
+		left = append(left, countedRows(n)+" with the name, in the index or its journal")
 	}
-	return errors.New("the purge is not complete; it has left " + strings.Join(left, ", and ") + ". Remove the cause, and then run bctl purge --resume")
+	next := "Remove the cause, and then run bctl purge --resume"
+	if !proof.LockedUntil.IsZero() {
+		next = fmt.Sprintf("The store's object lock keeps some of it until %s: run bctl purge --resume after that", zoned(proof.LockedUntil))
+	}
+	return errors.New("the purge is not complete; it has left " + strings.Join(left, ", and ") + ". " + next)
+}
+
+func countedRows(n int64) string {
+	if n == 1 {
+		return "1 row or object"
+	}
+	return fmt.Sprintf("%d rows or objects", n)
 }
 
 func (c *purgeCommand) noteCopies(proof *embedded.PurgeProof) {

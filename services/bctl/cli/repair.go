@@ -115,6 +115,11 @@ func (c *repairCommand) run(ctx context.Context) error {
 	if r.store == nil {
 		return usage("--level index finds nothing that can be repaired: the default is objects")
 	}
+	if !dryRun {
+		if err := c.takeBack(ctx); err != nil {
+			return err
+		}
+	}
 	found, err := c.check(ctx, o)
 	if err != nil {
 		return err
@@ -124,7 +129,10 @@ func (c *repairCommand) run(ctx context.Context) error {
 	}
 	damage := c.report(o.Level, &found)
 	if dryRun || len(found.Findings) == 0 {
-		return errors.Join(c.noteMirror(ctx, r, &found), damage)
+		if !dryRun {
+			return errors.Join(c.forgetLost(ctx), damage)
+		}
+		return errors.Join(c.noteMirror(ctx, r, &found), c.noteReturned(ctx, r, &found), damage)
 	}
 	if err := c.agree(); err != nil {
 		return err

@@ -228,19 +228,28 @@ func ambiguous(prefix string, found []backup.Snapshot) error {
 	return usage("%s", b.String())
 }
 
+// readable returns a snapshot that can be read.
+func (w *which) readable(ctx context.Context, a *app, c index.Catalog, arg string) (backup.Snapshot, error) {
+	s, err := w.snapshot(ctx, c, arg)
+	if err != nil {
+		return s, err
+	}
+	if s.State != backup.Committed {
+		return s, absent("snapshot %s is %s: only a committed snapshot can be read", s.ID.Short(), a.shownState(ctx, c, s))
+	}
+	a.noteBad(&s)
+	return s, nil
+}
+
 // place returns a snapshot that can be read, and the entry at a path in it.
 func (w *which) place(ctx context.Context, a *app, c index.Catalog, arg string) (s backup.Snapshot, path string, e backup.Entry, err error) {
 	id, given, _ := strings.Cut(arg, ":")
 	if _, err = browse.CleanPath(given); err != nil {
 		return s, "", e, usage("%v", err)
 	}
-	if s, err = w.snapshot(ctx, c, id); err != nil {
+	if s, err = w.readable(ctx, a, c, id); err != nil {
 		return s, "", e, err
 	}
-	if s.State != backup.Committed {
-		return s, "", e, absent("snapshot %s is %s: only a committed snapshot can be read", s.ID.Short(), a.shownState(ctx, c, s))
-	}
-	a.noteBad(&s)
 	path, e, err = lookup(ctx, c, &s, given)
 	return s, path, e, err
 }

@@ -57,7 +57,8 @@ type space struct {
 	snapshots int // running or readable
 	forgotten int
 	removable int       // of the forgotten ones: the records of the others are needed
-	stopped   int64     // bytes that forgetting would free that the brake has stopped
+	stopped   int64     // bytes that would be freed without what the brake has stopped
+	prune     bool      // the brake has stopped the prune
 	condemned time.Time // since when the oldest condemned pack waits for the deletion of its object; zero: none does
 	rowsSince time.Time // since when the oldest row of a deleted pack waits
 
@@ -90,7 +91,7 @@ func (a *app) stats(ctx context.Context, i index.Index) error {
 	if s.purges, err = pendingPurges(ctx, i); err != nil {
 		return err
 	}
-	if s.stopped, err = a.stoppedBytes(ctx, i, s.Deletable); err != nil {
+	if err := a.countStopped(ctx, i, s); err != nil {
 		return err
 	}
 	if a.json {
@@ -99,22 +100,29 @@ func (a *app) stats(ctx context.Context, i index.Index) error {
 	return a.details(func(row rowFunc) { s.rows(row) })
 }
 
-// stoppedBytes returns what the next prune would free beyond deletable if operators confirmed the
-// forgetting that the brake has stopped.
-func (a *app) stoppedBytes(ctx context.Context, i index.Index, deletable int64) (int64, error) {
+// countStopped finds out what the brake has stopped: what the next prune would free beyond Deletable
+// if operators confirmed the forgetting, or all of Deletable, if they must confirm the prune.
+func (a *app) countStopped(ctx context.Context, i index.Index, s *space) error {
 	stops, err := i.Stops(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	var without []backup.SnapshotID
 	for n := range stops {
 		without = append(without, stops[n].Snapshots...)
+		s.prune = s.prune || stops[n].StopsPrunes()
 	}
-	if len(without) == 0 {
-		return 0, nil
+	if len(without) > 0 {
+		then, err := a.frees(ctx, i, without)
+		if err != nil {
+			return err
+		}
+		s.stopped = max(0, then.Deletable-s.Deletable)
 	}
-	then, err := a.frees(ctx, i, without)
-	return max(0, then.Deletable-deletable), err
+	if s.prune {
+		s.stopped, s.Deletable = s.stopped+s.Deletable, 0
+	}
+	return nil
 }
 
 // count reads what needs no search of references.
@@ -173,7 +181,7 @@ func (s *space) rows(row rowFunc) {
 	if unused == 0 {
 		row("unused", "none")
 	} else {
-		row("unused", "%s (%s); the next prune frees %s", size(unused), percent(unused, stored), size(s.Bytes+s.Freed))
+		row("unused", "%s (%s); the next prune frees %s", size(unused), percent(unused, stored), size(s.Deletable))
 	}
 	if p := &s.parity; p.Groups > 0 {
 		row("parity", "%s in %s (%s of the %s that have it); %s (%s) have none", size(p.Bytes), counted(p.Groups, "group"), percent(p.Bytes, p.ObjectBytes),
@@ -182,7 +190,10 @@ func (s *space) rows(row rowFunc) {
 	if s.Locked > 0 {
 		row("locked", "%s of what nothing needs, with %s of packs, until their locks end", counted(s.Locked, "object"), size(s.LockedBytes))
 	}
-	if s.stopped > 0 {
+	switch {
+	case s.prune:
+		row("stopped", "prunes; if they are confirmed, the next one frees %s (bctl confirm ls)", size(s.stopped))
+	case s.stopped > 0:
 		row("stopped", "forgetting that waits for a confirmation would free %s more (bctl confirm ls)", size(s.stopped))
 	}
 	for n := range s.purges {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -124,7 +125,7 @@ func (a *amending) amend(ctx context.Context, snap, base *backup.Snapshot, j *in
 		changes, before := a.index.AllPages(ctx, snap.ID), backup.PageSet{}
 		if base != nil {
 			amendment.Base = base.ID
-			changes, before = a.index.Difference(ctx, snap.ID, base.ID), base.Pages
+			changes, before = a.changes(ctx, snap.ID, base.ID), base.Pages
 		}
 		segment, err := journal.WriteSegment(a.keys, snap, base == nil, before, changes, put)
 		if err != nil {
@@ -159,6 +160,19 @@ func (a *amending) amend(ctx context.Context, snap, base *backup.Snapshot, j *in
 	}
 	j.Sequence, j.Base, j.Segment, j.Stale = amendment.Sequence, amendment.Base, amendment.Segment, false
 	return nil
+}
+
+// changes yields what a snapshot has changed since base: what it added, then what it ended.
+func (a *amending) changes(ctx context.Context, id, base backup.SnapshotID) iter.Seq2[index.Change, error] {
+	return func(yield func(index.Change, error) bool) {
+		for _, changes := range []iter.Seq2[index.Change, error]{a.index.Added(ctx, id, base), a.index.Ended(ctx, id, base)} {
+			for c, err := range changes {
+				if !yield(c, err) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // clean deletes the records and segments that the valid record of a snapshot has replaced, and

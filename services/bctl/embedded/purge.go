@@ -31,6 +31,8 @@ type PurgeProof struct {
 	Journal     int   // objects of the journal that have the path, or that no record names
 	Read        int   // objects of the journal that were read to find that; 0: there was no identity
 	OtherCopies int   // copies of another index, which stay
+	// LockedUntil is when the last lock ends of what is left; zero: nothing of it is locked.
+	LockedUntil time.Time
 	Complete    bool
 }
 
@@ -77,7 +79,8 @@ func Purge(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
 		return proof, err
 	}
 	if proof.Places > 0 || proof.Present > 0 || proof.Rows > 0 || proof.Journal > 0 {
-		return proof, nil
+		proof.LockedUntil, err = o.lockedUntil(ctx)
+		return proof, err
 	}
 	err = o.end(ctx, &proof)
 	return proof, err
@@ -87,6 +90,32 @@ func (o *PurgeOptions) step(name string) {
 	if o.Progress != nil {
 		o.Progress(name)
 	}
+}
+
+// lockedUntil returns when the last lock ends of what the purge, or another deletion, waits for.
+func (o *PurgeOptions) lockedUntil(ctx context.Context) (until time.Time, err error) {
+	locks, err := o.Index.Locks(ctx)
+	if err != nil {
+		return until, err
+	}
+	later := func(t time.Time) {
+		if t.After(locks.Now) && t.After(until) {
+			until = t
+		}
+	}
+	for p, err := range o.Index.Packs(ctx) {
+		if err != nil {
+			return until, err
+		}
+		if p.Deleting {
+			later(p.LockedUntil)
+		}
+	}
+	journals, err := o.Index.Journals(ctx, o.Shard)
+	for i := range journals {
+		later(locks.Until[index.RecordLock(journals[i].ID)])
+	}
+	return until, err
 }
 
 // maxRounds is how often a purge begins again because a snapshot was forgotten meanwhile.

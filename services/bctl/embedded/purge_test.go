@@ -23,6 +23,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/rebuild"
+	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/source/treetest"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/dirstore"
@@ -90,9 +92,25 @@ func newPurgeWorld(t *testing.T) *purgeWorld {
 		w.must(os.RemoveAll(filepath.Join(without, "d1", secret)))
 		w.want = append(w.want, without)
 	}
+	w.mention()
 	w.must(w.Index.(*sqliteindex.Index).Forget(t.Context(), w.snapshots[1].ID, "tester", "no longer wanted"))
 	w.must(embedded.CopyIndex(t.Context(), w.index, w.Store, w.Keys, time.Now(), time.Now()))
 	return w
+}
+
+// mention makes the index name the path in all places where commands put names: a hold that was
+// removed, and a report of a drill.
+func (w *purgeWorld) mention() {
+	w.Helper()
+	for _, path := range []string{"d1/" + secret, "d1/" + secret + "/deep/shared"} {
+		hold, err := w.index.AddHold(w.Context(), index.Hold{Shard: w.shard.ID, Path: path, By: "tester", Reason: "a \"case\""})
+		w.must(err)
+		w.must(w.index.RemoveHold(w.Context(), hold.ID, "tester", "closed"))
+	}
+	w.must(w.index.AddDrill(w.Context(), index.Drill{
+		ID: backup.NewDrillID(), Shard: w.shard.ID, Snapshot: w.snapshots[2].ID, Started: time.Now(), Passed: true,
+		Report: []byte("restored d1/" + secret), Signature: make([]byte, seal.SignatureBytes),
+	}))
 }
 
 // copied returns a copy of the world.
@@ -247,6 +265,153 @@ func TestPurgeIsKilledAtEachWrite(t *testing.T) {
 			w.wantJournal(what)
 			w.must(w.index.Close())
 		}
+	}
+}
+
+// The path is backed up again after a purge has stopped. The purge goes on, and a second one removes
+// the path again.
+func TestPurgeGoesOnAfterABackup(t *testing.T) {
+	all, again := newPurgeWorld(t), 0
+	for at := 1; ; at += 3 {
+		w := all.copied(t)
+		w.begin()
+		killed := &killedStore{Store: w.Store, at: at, applied: at%2 == 0}
+		if _, err := w.purge(killed); err == nil {
+			break
+		} else if !errors.Is(err, errKilled) {
+			t.Fatal(err)
+		}
+		what := fmt.Sprint("killed at write ", at)
+		for range 2 {
+			s, err := w.backup(t.Context())
+			w.must(err)
+			w.wantRestored(&s)
+		}
+		again++
+		proof, err := w.purge(w.Store)
+		if err != nil || !proof.Complete {
+			t.Fatalf("%s: %+v, %v", what, proof, err)
+		}
+		w.check(what)
+		w.begin()
+		if proof, err = w.purge(w.Store); err != nil || !proof.Complete {
+			t.Fatalf("%s, again: %+v, %v", what, proof, err)
+		}
+		w.check(what)
+		w.wantNoName(what)
+		w.wantJournal(what)
+		if found := w.repository.check(check.Content); len(found) > 0 {
+			t.Errorf("%s: a check finds %q", what, found)
+		}
+		w.must(w.index.Close())
+	}
+	if again < 5 {
+		t.Errorf("the purge was stopped %d times", again)
+	}
+}
+
+// A purge whose process is killed at any write loses its index. A rebuilt one has all other files,
+// with a copy of the index and without. With a copy, the purge goes on; without, it is repeated.
+func TestPurgeIsKilledAndTheIndexIsLost(t *testing.T) {
+	all, step := newPurgeWorld(t), 4
+	if testing.Short() {
+		step = 7
+	}
+	before := 0
+	for at := 1; ; at += step {
+		w := all.copied(t)
+		w.begin()
+		killed := &killedStore{Store: w.Store, at: at, applied: at%8 == 1}
+		if _, err := w.purge(killed); err == nil {
+			break
+		} else if !errors.Is(err, errKilled) {
+			t.Fatal(err)
+		}
+		for _, copies := range []bool{true, false} {
+			what := fmt.Sprintf("killed at write %d, with copies: %t", at, copies)
+			r := w.copied(t)
+			if !copies {
+				r.must(os.RemoveAll(filepath.Join(r.memory, "store", store.IndexPrefix)))
+			}
+			result := r.lose(what)
+			r.checkOthers(what)
+			found := slices.DeleteFunc(r.repository.check(check.Content), func(f string) bool {
+				return strings.HasPrefix(f, "index copy") // the purge has deleted copies that the copy knows
+			})
+			if len(found) > 0 {
+				t.Errorf("%s: a check finds %q", what, found)
+			}
+			if len(result.Unpurged) > 0 {
+				before++
+			}
+			if pending, err := r.index.Purges(t.Context()); err != nil || len(pending) == 0 {
+				_, err := r.index.BeginPurge(t.Context(), index.Purge{ID: backup.NewPackID(), Shard: r.shard.ID, Path: "d1/" + secret, By: "tester"}, false)
+				if err != nil && !errors.Is(err, backup.ErrNotFound) {
+					t.Fatalf("%s: %v", what, err)
+				}
+			}
+			if proof, err := r.purge(r.Store); err != nil || !proof.Complete {
+				t.Fatalf("%s: %+v, %v", what, proof, err)
+			}
+			r.check(what)
+			r.wantNoName(what)
+			r.must(r.index.Close())
+		}
+		w.must(w.index.Close())
+	}
+	if before == 0 {
+		t.Error("the records of before a purge were never needed")
+	}
+}
+
+// lose replaces the index by a rebuilt one.
+func (w *purgeWorld) lose(what string) rebuild.Result {
+	w.Helper()
+	if len(w.copies()) > 0 {
+		path, _, err := w.rebuild()
+		w.must(err)
+		w.must(w.index.Close())
+		data, err := os.ReadFile(path)
+		w.must(err)
+		w.must(os.WriteFile(filepath.Join(w.memory, "index.db"), data, 0o600))
+		w.open()
+	} else {
+		empty := w.emptySQLite()
+		w.must(w.index.Close())
+		for _, sidecar := range []string{"", "-wal", "-shm"} {
+			_ = os.Remove(filepath.Join(w.memory, "index.db"+sidecar))
+		}
+		w.index, w.Index = empty, empty
+	}
+	result := w.rebuildInto(w.index)
+	if len(result.Lost) > 0 {
+		w.Fatalf("%s: the rebuild has lost %v", what, result.Lost)
+	}
+	shards, err := w.index.ListShards(w.Context(), index.ShardFilter{})
+	w.must(err)
+	w.shard = shards[0].Shard
+	return result
+}
+
+// checkOthers restores all snapshots, and compares them without what is purged.
+func (w *purgeWorld) checkOthers(what string) {
+	w.Helper()
+	for i, s := range w.snapshots {
+		if i == 1 {
+			continue
+		}
+		now, err := w.index.Snapshot(w.Context(), s.ID)
+		w.must(err)
+		to := filepath.Join(w.memory, "restored")
+		reported, err := w.restore(w.Context(), &now, to)
+		if err != nil || len(reported) > 0 {
+			w.Fatalf("%s: restore of number %d: %v, %v", what, s.Number, err, reported)
+		}
+		w.must(os.RemoveAll(filepath.Join(to, "d1", secret)))
+		if differences := treetest.Compare(w.want[i], to); len(differences) > 1 { // the times of the directory
+			w.Fatalf("%s: number %d: %q", what, s.Number, differences)
+		}
+		w.must(os.RemoveAll(to))
 	}
 }
 
@@ -420,7 +585,7 @@ func (s *lockedStore) Delete(ctx context.Context, names ...string) error {
 	defer s.mu.Unlock()
 	var locked []string
 	for _, name := range names {
-		if s.until[name].After(time.Now()) {
+		if s.until[name].After(time.Now()) && !strings.HasPrefix(name, store.IndexPrefix) { // a copy of the index has no lock
 			locked = append(locked, name)
 		} else if err := s.Store.Delete(ctx, name); err != nil {
 			return err
@@ -487,6 +652,26 @@ func TestLockedJournalsAreRebased(t *testing.T) {
 		t.Errorf("%d requests for locks where nothing has changed", locked.asked-asked)
 	}
 	w.wantRestored(&w.snapshots[13])
+}
+
+// A purge of locked content stays incomplete until the locks end, and says when. Meanwhile, another
+// path can be purged, and all other files can be restored.
+func TestPurgeOfLockedContent(t *testing.T) {
+	w := newPurgeWorld(t).copied(t)
+	locked := newLockedStore(t, w.Store)
+	pass := prune.Options{Store: locked, Log: slog.New(slog.DiscardHandler), Holder: "tester", MaxUnused: 1, ObjectLock: true}
+	_, err := embedded.Prune(t.Context(), w.index, w.Keys, w.LockDir, pass)
+	w.must(err)
+	w.begin()
+	proof, err := w.purge(locked)
+	w.must(err)
+	if left := time.Until(proof.LockedUntil); proof.Complete || left < 24*time.Hour {
+		t.Fatalf("locked for %v: %+v", left, proof)
+	}
+	w.check("locked")
+	other := index.Purge{ID: backup.NewPackID(), Shard: w.shard.ID, Path: "d2", By: "tester", Reason: "request 2"}
+	_, err = w.index.BeginPurge(t.Context(), other, true)
+	w.must(err)
 }
 
 // A sweptStore has another pruner sweep it after each write of a purge.

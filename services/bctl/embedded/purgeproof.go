@@ -44,7 +44,7 @@ func (a *proving) prove(ctx context.Context, proof *PurgeProof) (err error) {
 	}
 	for i := range journals {
 		j := &journals[i]
-		if j.Number < p.From {
+		if j.Number < p.From || j.Number > p.Through {
 			continue
 		}
 		r := journalProof{proving: a, j: j, base: numbers[j.Base], proof: proof}
@@ -59,7 +59,7 @@ func (a *proving) prove(ctx context.Context, proof *PurgeProof) (err error) {
 	// A forgotten snapshot of which the store still has a journal.
 	forgotten, err := a.index.Forgotten(ctx)
 	for _, f := range forgotten {
-		if _, kept := numbers[f.ID]; f.Shard == p.Shard && f.Number >= p.From && !kept {
+		if _, kept := numbers[f.ID]; f.Shard == p.Shard && f.Number >= p.From && f.Number <= p.Through && !kept {
 			proof.Journal++
 		}
 	}

@@ -45,6 +45,16 @@ func PutBack(ctx context.Context, idx *sqliteindex.Index, lockDir string, o prun
 	return prune.PutBack(ctx, o, damaged)
 }
 
+// TakeBack is prune.TakeBack for a repository on one machine.
+func TakeBack(ctx context.Context, idx *sqliteindex.Index, lockDir string, o prune.Options) (packs int, bytes int64, err error) {
+	unlock, err := lockPrune(ctx, idx, lockDir)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer unlock()
+	return prune.TakeBack(ctx, idx, o)
+}
+
 // A journalRepair writes damaged objects of the journal again.
 type journalRepair struct {
 	index  *sqliteindex.Index

@@ -1,0 +1,140 @@
+package diff
+
+import (
+	"bytes"
+	"context"
+	"slices"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/listing"
+)
+
+// moved are the directories that have moved.
+type moved struct {
+	from   map[string]string // path in the older snapshot, by path in the newer one
+	away   map[string]bool   // paths in the older snapshot that have moved elsewhere
+	stayed map[string]bool   // paths of directories whose parents moved without them
+}
+
+// followsParent reports whether a directory has moved only because the one above it has.
+func (m *moved) followsParent(path string) bool {
+	above, name := backup.Split(path)
+	from, ok := m.from[above]
+	return ok && m.from[path] == backup.Join(from, name)
+}
+
+// An ended directory is one that the older snapshot has at a path where the newer one has none, or
+// another one.
+type endedDirectory struct {
+	path string
+	self []byte // listing of its first page
+}
+
+// moves finds the directories that have moved: those at a new path whose inode another path had
+// before. Inodes are used again, so a directory with the inode of one that is gone has moved only if
+// it was created at the same time. Where the file system has no such times, it must share a file.
+func (d *differ) moves(ctx context.Context) (*moved, error) {
+	m := &moved{from: map[string]string{}, away: map[string]bool{}, stayed: map[string]bool{}}
+	gone := map[uint64]endedDirectory{}
+	for dir, err := range d.directories(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		old, now := first(dir.ended), first(dir.added)
+		if old == nil || old.Inode == 0 || now != nil && now.Inode == old.Inode {
+			continue
+		}
+		if _, twice := gone[old.Inode]; twice {
+			gone[old.Inode] = endedDirectory{} // the file system's inodes do not identify directories
+			continue
+		}
+		gone[old.Inode] = endedDirectory{dir.path, old.Listing}
+	}
+	if len(gone) == 0 {
+		return m, nil
+	}
+	for dir, err := range d.directories(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		old, now := first(dir.ended), first(dir.added)
+		if now == nil || old != nil && now.Inode == old.Inode {
+			continue
+		}
+		if before, ok := gone[now.Inode]; ok && before.self != nil && !m.away[before.path] && m.isMove(dir.path, now.Listing, &before) {
+			m.from[dir.path], m.away[before.path] = before.path, true
+		}
+	}
+	return m, nil
+}
+
+// isMove reports whether the directory at path is the one that was elsewhere before. Directories
+// come after those above them.
+func (m *moved) isMove(path string, self []byte, before *endedDirectory) bool {
+	above, name := backup.Split(path)
+	if from, ok := m.from[above]; ok && backup.Join(from, name) == before.path {
+		return true
+	}
+	now, err := listing.Decode(self)
+	if err != nil || now.Self == nil {
+		return false
+	}
+	old, err := listing.Decode(before.self)
+	if err != nil || old.Self == nil {
+		return false
+	}
+	if !now.Self.Btime.IsZero() && !old.Self.Btime.IsZero() {
+		return now.Self.Btime == old.Self.Btime
+	}
+	return slices.ContainsFunc(now.Entries, func(e backup.Entry) bool {
+		return slices.ContainsFunc(old.Entries, func(o backup.Entry) bool { return e.Name == o.Name && identityOf(&e) == identityOf(&o) })
+	})
+}
+
+// An identity distinguishes a file from others of the same file system, during its life and after
+// it: inodes are used again.
+type identity struct {
+	kind  backup.Kind
+	inode uint64
+	btime backup.Time
+	mtime backup.Time // and the size, if the file system does not know when a file was created
+	size  int64
+}
+
+func identityOf(e *backup.Entry) identity {
+	id := identity{kind: e.Kind, inode: e.Inode, btime: e.Btime}
+	if e.Btime.IsZero() {
+		id.mtime, id.size = e.Mtime, e.Size
+	}
+	return id
+}
+
+// pair turns files that were removed at one path and added at another into moved ones.
+func pair(changes []Change) []Change {
+	removed := map[identity][]int{}
+	for i := range changes {
+		if c := &changes[i]; c.Kind == Removed && c.Old.Kind != backup.Directory && c.Old.Inode != 0 {
+			removed[identityOf(c.Old)] = append(removed[identityOf(c.Old)], i)
+		}
+	}
+	if len(removed) > 0 {
+		for i := range changes {
+			c := &changes[i]
+			if c.Kind != Added || c.New.Kind == backup.Directory || c.New.Inode == 0 {
+				continue
+			}
+			id := identityOf(c.New)
+			from := removed[id]
+			if len(from) == 0 {
+				continue
+			}
+			removed[id] = from[1:]
+			old := &changes[from[0]]
+			c.Kind, c.From, c.Old, c.Differs = Moved, old.Path, old.Old, differences(old.Old, c.New)
+			old.Kind = 0
+		}
+		changes = slices.DeleteFunc(changes, func(c Change) bool { return c.Kind == 0 })
+	}
+	slices.SortFunc(changes, func(a, b Change) int { return bytes.Compare(backup.PathKey(a.Path), backup.PathKey(b.Path)) })
+	return changes
+}
