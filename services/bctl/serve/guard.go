@@ -30,9 +30,8 @@ const (
 )
 
 // testName returns a new name for a test object: a full store accepts an object that it already
-// has. The name is that of an object of no snapshot, as those of bctl doctor: prunes, checks,
-// rebuilds and mirrors leave such objects alone, and they are not locked. It is one that the role
-// may put; "" if the role writes nothing.
+// has. The role may put it, and nothing mistakes it for data (store.IsTest). "": the role writes
+// nothing.
 func testName(role flow.Role) string {
 	var noSnapshot backup.SnapshotID
 	switch role {
