@@ -174,10 +174,10 @@ func sortPlaces(found []located) {
 	})
 }
 
-// request makes a request for a part of a pack. fatal means that err concerns more than this pack. A
-// store may refuse an object because it is missing. If it also refuses the configuration, which each
-// repository has, it refuses the credentials. As that may have ended between the two requests, the
-// first one is repeated.
+// request makes a request for a part of a pack. fatal means that err concerns more than this pack.
+// A store may refuse an object because it is missing. If it also refuses the configuration, which
+// each repository has, it refuses the credentials. As that may have ended between the two requests,
+// the first one is repeated.
 func (f *Fetcher) request(ctx context.Context, do func() error) (fatal bool, err error) {
 	for range 2 {
 		if err = do(); !errors.Is(err, fs.ErrPermission) {

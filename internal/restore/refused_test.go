@@ -27,8 +27,8 @@ func (s refusing) GetRange(ctx context.Context, dst []byte, name string, offset,
 }
 
 // A store that begins to refuse everything ends the restore with one error, and so does one that is
-// away when that is to be found out. One that refuses an object, as some do for one that is missing,
-// costs the files that need it. A refusal that is over costs nothing.
+// away when that is to be found out. One that refuses an object, as some do for one that is
+// missing, costs the files that need it. A refusal that is over costs nothing.
 func TestRefusedReads(t *testing.T) {
 	for what, is := range map[string]struct {
 		pack, configuration error

@@ -12,8 +12,8 @@ import (
 	"github.com/bctl/bctl/internal/testenv"
 )
 
-// A reader whose store was full is ready again soon after there is space, although no work comes: it
-// has put one test object, which belongs to no snapshot. Then it takes work.
+// A reader whose store was full is ready again soon after there is space, although no work comes:
+// it has put one test object, which belongs to no snapshot. Then it takes work.
 func TestReaderAfterAFullStore(t *testing.T) {
 	disk := testenv.NewDisk(t, 16<<20)
 	f := newFleetWith(t, map[string]string{"BCTL_STORE": filepath.Join(disk.Dir, "store")})

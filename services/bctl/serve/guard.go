@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// testEvery is the interval at which a service tests whether a store that refuses writes accepts
-	// them again. Nothing else finds out in time: such a store answers all other requests, and the
-	// next piece of work may go to another service, or come a day later.
+	// testEvery is the interval at which a service tests whether a store that refuses writes
+	// accepts them again. Nothing else finds out in time: such a store answers all other requests,
+	// and the next piece of work may go to another service, or come a day later.
 	testEvery = 5 * time.Second
 	// testWithin is how long a test may take.
 	testWithin = 10 * time.Second

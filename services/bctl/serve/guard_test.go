@@ -90,8 +90,9 @@ func TestGuardOfAStoreThatTakesNoWrites(t *testing.T) {
 	}
 }
 
-// While the store refuses writes, and only then, the guard tests whether it still does, with objects
-// of no snapshot that the role may put. A role that may put nothing asks for the configuration.
+// While the store refuses writes, and only then, the guard tests whether it still does, with
+// objects of no snapshot that the role may put. A role that may put nothing asks for the
+// configuration.
 func TestGuardTestsWhetherWritesAreAccepted(t *testing.T) {
 	for role, prefix := range map[flow.Role]string{
 		flow.RoleReader: store.PacksPrefix, flow.RolePruner: store.PacksPrefix, flow.RoleCommitter: store.SegmentsPrefix, flow.RoleScrubber: "",

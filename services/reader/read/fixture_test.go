@@ -384,8 +384,8 @@ func (f *fixture) chunk(id backup.ChunkID) []byte {
 	return raw[at.Start : at.Start+at.Length]
 }
 
-// A writeOnlyStore checks that a reader only writes, and checks for the presence of packs and of the
-// configuration (I8): its other methods are those of a nil Store.
+// A writeOnlyStore checks that a reader only writes, and checks for the presence of packs and of
+// the configuration (I8): its other methods are those of a nil Store.
 type writeOnlyStore struct {
 	store.Store
 	puts *faultStore
