@@ -39,9 +39,10 @@ func TestReaderAfterAFullStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.until("the reader is ready again", ready(http.StatusOK, "ok"))
-	objects := value(filepath.Glob(filepath.Join(disk.Dir, "store", store.PacksPrefix, "*", "*")))(t)
-	if len(objects) != 1 || !strings.Contains(objects[0], store.PacksPrefix+backup.SnapshotID{}.String()+"/") {
-		t.Errorf("objects %q, want one test object", objects)
+	// A batch of the snapshot may have come again since: it has packs of its own.
+	tests := value(filepath.Glob(filepath.Join(disk.Dir, "store", store.PacksPrefix, backup.SnapshotID{}.String(), "*")))(t)
+	if len(tests) != 1 {
+		t.Errorf("test objects %q, want one", tests)
 	}
 	f.backUp()
 }

@@ -132,6 +132,7 @@ func TestGuardTestsWhetherWritesAreAccepted(t *testing.T) {
 					g.wrote(why)
 					after("away", 4*testEvery, false, 0)
 					s.stat = nil
+					g.wrote(why)
 					time.Sleep(testEvery) //nolint:forbidigo // the bubble's clock
 					synctest.Wait()
 					for _, name := range s.names {
