@@ -6,13 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/bctl/bctl/e2e/fleet"
 )
 
 // A reader whose credentials the store refuses, and one whose store is full, says so, takes no
-// work, and hands back what it has: the other reader does all. When its store takes writes again,
-// it takes part again.
+// work, and hands back what it has: the other reader does all. No pack counts as lost. When its
+// store takes writes again, it finds that out without a backup, and takes part again.
 func TestReaderWithoutAStore(t *testing.T) {
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{S3: true, Walkers: 1, Readers: 1, Committers: 1})
@@ -24,6 +25,8 @@ func TestReaderWithoutAStore(t *testing.T) {
 		t.Helper()
 		round++
 		generate(t, filepath.Join(tree, fmt.Sprint(round)), round, shape{directories: 60, files: 5, meanBytes: 6000})
+		// Packs of the round before have this content.
+		generate(t, filepath.Join(tree, fmt.Sprint(round, "again")), round-1, shape{directories: 60, files: 5, meanBytes: 6000})
 		settle(t)
 		running, _ := f.StartBackup(tree)
 		check(t, f, running.Wait(), tree)
@@ -58,13 +61,18 @@ func TestReaderWithoutAStore(t *testing.T) {
 		if n := count(t, metrics, "bctl_read_batch_seconds_count") - done; n != 0 {
 			t.Errorf("with a store that %s it did %v batches", fault.name, n)
 		}
-		// A reader tries a full store with a batch now and then. It needs no batch to find out that
-		// the store refuses its credentials.
-		if n := count(t, metrics, "bctl_retries_total", `work="batch"`) - failed; n != 0 && !store.Full.Load() {
+		if n := count(t, metrics, "bctl_retries_total", `work="batch"`) - failed; n != 0 {
 			t.Errorf("with a store that %s it took %v batches", fault.name, n)
 		}
 		store.Heal()
-		for !ready(http.StatusOK, "ok")() {
+		healed := time.Now()
+		fleet.Await(t, "the reader to be ready again in a fleet at rest", ready(http.StatusOK, "ok"))
+		t.Logf("after a store that %s it is ready again within %v", fault.name, time.Since(healed).Round(time.Second/10))
+		if n := count(t, metrics, "bctl_packs_lost_total"); n != 0 {
+			t.Errorf("with a store that %s %v packs count as lost", fault.name, n)
+		}
+		done = count(t, metrics, "bctl_read_batch_seconds_count")
+		for count(t, metrics, "bctl_read_batch_seconds_count") == done {
 			backUp()
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/bctl/bctl/internal/store"
 )
 
 // CheckStore compares the objects below a directory with the index. Every registered pack must be
@@ -21,6 +23,9 @@ func CheckStore(t testing.TB, directory string, x *Index) (orphans int) {
 		}
 	}
 	for name := range objects {
+		if store.IsTest(name) {
+			continue
+		}
 		switch first, rest, _ := strings.Cut(name, "/"); first {
 		case "packs":
 			if packs[name] {

@@ -174,14 +174,24 @@ func sortPlaces(found []located) {
 	})
 }
 
-// fatal reports whether err concerns more than one pack or chunk. A store that refuses an object
-// may refuse this one, or say so of an object that is missing. If it also refuses the
-// configuration, which each repository has, it refuses the credentials.
-func (f *Fetcher) fatal(ctx context.Context, err error) bool {
-	if errors.Is(err, fs.ErrPermission) {
-		_, err = f.o.Store.GetRange(ctx, nil, store.ConfigName, 0, 1)
-		return errors.Is(err, fs.ErrPermission)
+// request makes a request for a part of a pack. fatal means that err concerns more than this pack.
+// A store may refuse an object because it is missing. If it also refuses the configuration, which
+// each repository has, it refuses the credentials. As that may have ended between the two requests,
+// the first one is repeated.
+func (f *Fetcher) request(ctx context.Context, do func() error) (fatal bool, err error) {
+	for range 2 {
+		if err = do(); !errors.Is(err, fs.ErrPermission) {
+			return isFatal(err), err
+		}
+		_, other := f.o.Store.GetRange(ctx, nil, store.ConfigName, 0, 1)
+		if errors.Is(other, fs.ErrPermission) || isFatal(other) {
+			return true, other
+		}
 	}
+	return false, err
+}
+
+func isFatal(err error) bool {
 	return errors.Is(err, backup.ErrUnavailable) || errors.Is(err, backup.ErrWrongKey) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

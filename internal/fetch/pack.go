@@ -29,9 +29,13 @@ type frameWants struct {
 
 // getPack delivers the wants of one pack.
 func (f *Fetcher) getPack(ctx context.Context, wants []located, missed *misses) error {
-	r, err := f.readers.get(ctx, wants[0].at.PackPlace)
+	var r *reader
+	fatal, err := f.request(ctx, func() (err error) {
+		r, err = f.readers.get(ctx, wants[0].at.PackPlace)
+		return err
+	})
 	if err != nil {
-		if f.fatal(ctx, err) {
+		if fatal {
 			return err
 		}
 		missed.add(wants, err)
@@ -104,10 +108,12 @@ func rangeOf(frames []frameWants) int {
 func (f *Fetcher) getRange(ctx context.Context, r *reader, frames []frameWants, s *scratch, missed *misses) error {
 	first, last := frames[0].info, frames[len(frames)-1].info
 	length := last.Offset + last.SealedLength - first.Offset
-	var err error
-	s.sealed, err = f.o.Store.GetRange(ctx, s.sealed[:0], r.place.Object, r.place.Offset+first.Offset, length)
+	fatal, err := f.request(ctx, func() (err error) {
+		s.sealed, err = f.o.Store.GetRange(ctx, s.sealed[:0], r.place.Object, r.place.Offset+first.Offset, length)
+		return err
+	})
 	if err != nil {
-		if f.fatal(ctx, err) {
+		if fatal {
 			return err
 		}
 		for _, fw := range frames {

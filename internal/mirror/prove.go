@@ -79,7 +79,7 @@ func (p *Prover) Prove(name string, data []byte) error {
 }
 
 // isOurs reports whether an object of this name can belong to a repository. bctl leaves all others
-// alone. The doctor's test objects are those of no snapshot.
+// alone. Test objects are those of no snapshot.
 func isOurs(name string) bool {
 	ok, of := name == store.ConfigName, backup.SnapshotID{1}
 	switch {

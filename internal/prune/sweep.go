@@ -191,7 +191,7 @@ func (s *section) page(ctx context.Context, page []store.Object) error {
 		switch parsed, ok := parse(o); {
 		case !ok:
 			s.leave(o.Name)
-		case parsed.Snapshot != backup.SnapshotID{}: // bctl doctor puts objects of no snapshot
+		case parsed.Snapshot != backup.SnapshotID{}: // it is no test object
 			objects = append(objects, parsed)
 		}
 	}

@@ -114,7 +114,7 @@ func TestSweep(t *testing.T) {
 			}
 			unknown := []string{m.orphan(backup.NewSnapshotID()), m.put(store.SegmentName(backup.NewSnapshotID(), m.newPackID(), 0), nil)}
 			running := []string{m.orphan(b.running.ID), m.put(store.SegmentName(b.running.ID, m.newPackID(), 0), nil)}
-			others := []string{m.put(store.CatalogName(1), nil), m.put(store.IndexName(1, 0), nil), m.put(store.ConfigName, nil), m.put(store.PackName(backup.SnapshotID{}, m.newPackID()), nil)}
+			others := []string{m.put(store.CatalogName(1), nil), m.put(store.IndexName(1, 0), nil), m.put(store.ConfigName, nil), m.put(store.PackName(backup.SnapshotID{}, m.newPackID()), nil), m.put(store.SegmentName(backup.SnapshotID{}, m.newPackID(), 0), nil)}
 
 			for _, dry := range []bool{true, false} {
 				swept := m.sweep(m.s, dry)

@@ -36,7 +36,7 @@ func (r *rebuilding) registerPacks(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if snapshot, id, ok := store.ParsePackName(o.Name); ok && snapshot != (backup.SnapshotID{}) { // bctl doctor puts objects of no snapshot
+		if snapshot, id, ok := store.ParsePackName(o.Name); ok && snapshot != (backup.SnapshotID{}) { // it is no test object
 			stored[object{snapshot, id}] = o.SizeBytes
 		}
 	}

@@ -177,6 +177,9 @@ func (r *rotator) candidates(ctx context.Context) iter.Seq2[candidate, error] {
 		}
 		for _, prefix := range journalPrefixes {
 			for o, err := range r.o.Store.List(ctx, prefix) {
+				if err == nil && store.IsTest(o.Name) {
+					continue
+				}
 				c := candidate{id: seal.KeyIDOf(o.Name), place: pack.Place{Object: o.Name, Bytes: o.SizeBytes}}
 				if !yield(c, err) || err != nil {
 					return

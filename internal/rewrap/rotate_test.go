@@ -155,6 +155,7 @@ func (f *fixture) opensCatalog(opener *seal.Opener) error {
 
 func TestRotate(t *testing.T) {
 	f := newFixture(t, 20)
+	must(t, f.store.Put(t.Context(), store.SegmentName(backup.SnapshotID{}, backup.NewPackID(), 0), []byte("a committer's test")))
 	second := f.recipient()
 	if got := f.opened(second); got.Tested != 20 || got.Opened != 0 || !errors.Is(got.Problem, backup.ErrWrongKey) {
 		t.Fatalf("before: %+v", got)

@@ -120,7 +120,7 @@ func isJournal(name string) bool {
 	_, _, record := store.ParseCommitName(name)
 	_, catalog := store.ParseCatalogName(name)
 	_, _, indexCopy := store.ParseIndexName(name)
-	return segment || record || catalog || indexCopy
+	return (segment || record || catalog || indexCopy) && !store.IsTest(name)
 }
 
 // signed proves an object of the journal.

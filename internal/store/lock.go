@@ -46,12 +46,11 @@ func (m LockMode) Text() string {
 const InitialLock = 26 * time.Hour
 
 // Lockable reports whether objects of this name are locked. Copies of a SQLite index are not,
-// because each replaces the one before, and neither are objects of no snapshot, with which bctl
-// doctor tests a store.
+// because each replaces the one before, and neither are test objects.
 func Lockable(name string) bool {
 	for _, prefix := range []string{PacksPrefix, SegmentsPrefix, CommitsPrefix} {
-		if rest, ok := strings.CutPrefix(name, prefix); ok {
-			return !strings.HasPrefix(rest, backup.SnapshotID{}.String())
+		if strings.HasPrefix(name, prefix) {
+			return !IsTest(name)
 		}
 	}
 	return name == ConfigName || strings.HasPrefix(name, CatalogPrefix) || strings.HasPrefix(name, ParityPrefix) || strings.HasPrefix(name, KeysPrefix)

@@ -42,6 +42,14 @@ func ParsePackName(name string) (snapshot backup.SnapshotID, pack backup.PackID,
 	return snapshot, pack, err == nil && wrong == nil && name == PackName(snapshot, pack)
 }
 
+// IsTest reports whether an object is one with which bctl has tested a store. Its name is that of a
+// pack, a part of a segment or a commit record of no snapshot, so that the roles that may put those
+// may put it. It belongs to no backup.
+func IsTest(name string) bool {
+	_, rest, _ := strings.Cut(name, "/")
+	return strings.HasPrefix(rest, backup.SnapshotID{}.String())
+}
+
 // SegmentName is the name of part n of a snapshot's index segment, as written by one attempt at the
 // commit.
 func SegmentName(snapshot backup.SnapshotID, attempt backup.PackID, part int) string {

@@ -57,6 +57,22 @@ func TestNamesNeverChange(t *testing.T) {
 	}
 }
 
+func TestNamesOfTestObjects(t *testing.T) {
+	none, some := backup.SnapshotID{}, backup.SnapshotID{15: 1}
+	for _, id := range []backup.SnapshotID{none, some} {
+		for _, name := range []string{PackName(id, backup.NewPackID()), SegmentName(id, backup.NewPackID(), 0), CommitName(id), AmendedName(id, 1)} {
+			if IsTest(name) != (id == none) || Lockable(name) != (id == some) {
+				t.Errorf("%s: test: %t, lockable: %t", name, IsTest(name), Lockable(name))
+			}
+		}
+	}
+	for _, name := range []string{ConfigName, CatalogName(1), IndexName(0, 0), RecipientsName(1), WrapsName(1, [16]byte{})} {
+		if IsTest(name) {
+			t.Errorf("%s is taken for a test object", name)
+		}
+	}
+}
+
 func TestNamesOfKeys(t *testing.T) {
 	for _, n := range []int64{1, 0x1234, math.MaxInt64} {
 		if got, ok := ParseRecipientsName(RecipientsName(n)); got != n || !ok {

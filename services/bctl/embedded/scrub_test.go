@@ -209,6 +209,7 @@ func TestScrubOfTheJournal(t *testing.T) {
 			t.Fatalf("there is nothing below %s", prefix)
 		}
 	}
+	w.must(w.Store.Put(t.Context(), store.SegmentName(backup.SnapshotID{}, backup.NewPackID(), 0), []byte("a committer's test")))
 	s, found := prove(index.ScrubCost{})
 	if state := w.state(); s.Journal != int64(len(names)) || s.DamagedJournal != 0 || len(found) != 0 || state.Journal.Unproven != 0 || state.Today != s.Read {
 		t.Errorf("%+v, %q, %+v", s, found, state)

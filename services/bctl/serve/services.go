@@ -11,13 +11,14 @@
 //	monitoring.go  metrics, health and their server
 //	listener.go    the listener of that server
 //	readiness.go   whether the service takes work
-//	guard.go       takes little work while the store refuses writes
+//	guard.go       takes no work while the store refuses writes, and tests whether it still does
 //	announced.go   describes the service to the fleet
 //	drained.go     stops a worker while its process continues
 //	watchdog.go    notifies systemd
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -165,11 +166,8 @@ func Reader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	s.waits.end()
 	ready := newReadiness(m.log, true)
-	conn, report, err := connect(c, m, s.repository, func(ctx context.Context) error {
-		if trial, err := s.store.admits(ctx); trial || err != nil {
-			return err
-		}
-		return ready.mayTake()
+	conn, report, err := connect(c, m, s.repository, func(context.Context) error {
+		return cmp.Or(s.store.refused(), ready.mayTake())
 	})
 	if err != nil {
 		return err
@@ -360,7 +358,7 @@ func (s *starting) leads() index.Index { return s.current.Index(s.clock.Index())
 // waitForStore waits for the store.
 func waitForStore(ctx context.Context, c *config.Config, waits *waiting) (*guard, error) {
 	m := waits.m
-	retries, g := m.metrics.Retries("store"), &guard{log: telemetry.Pair(m.log)}
+	retries, g := m.metrics.Retries("store"), &guard{log: telemetry.Pair(m.log), role: waits.role}
 	s, err := waitFor(ctx, waits, theStore, func() (store.Store, error) {
 		return open.ServiceStore(ctx, c, false, m.log, func(err *store.Error) {
 			retries.Add(err.Err)
@@ -372,6 +370,7 @@ func waitForStore(ctx context.Context, c *config.Config, waits *waiting) (*guard
 		return nil, err
 	}
 	g.Store = s
+	g.start()
 	m.dependOn(nil, nil, g)
 	return g, nil
 }

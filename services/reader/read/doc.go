@@ -86,6 +86,8 @@
 //	this machine is short of    the batch is handed back
 //	memory or descriptors
 //	the store refuses writes    all batches are handed back within seconds, and uploads end
+//	the store refuses the       the same; no pack counts as lost
+//	credentials
 //	the store lacks a pack      the part of its content that is read is stored again; a warning
 //	                            names the pack
 package read

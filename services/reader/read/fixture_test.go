@@ -71,6 +71,7 @@ func newFixture(t testing.TB, tree treetest.Tree) *fixture {
 	_, _ = must2(f.idx.Migrate(f.ctx))(t)
 	f.store = &faultStore{Store: must(dirstore.Create(filepath.Join(memory, "store")))(t)}
 	t.Cleanup(func() { _ = f.store.Close() })
+	f.must(f.store.Store.Put(f.ctx, store.ConfigName, []byte("as every repository has")))
 	filer := must(f.idx.EnsureFiler(f.ctx, "filer"))(t)
 	f.shard = must(f.idx.EnsureShard(f.ctx, filer.ID, f.dir, posix.URL(f.dir)))(t)
 	f.reader = f.newReader(Options{Linger: time.Millisecond})
@@ -383,8 +384,8 @@ func (f *fixture) chunk(id backup.ChunkID) []byte {
 	return raw[at.Start : at.Start+at.Length]
 }
 
-// A writeOnlyStore checks that a reader only writes, and checks for the presence of packs (I8): its
-// other methods are those of a nil Store.
+// A writeOnlyStore checks that a reader only writes, and checks for the presence of packs and of
+// the configuration (I8): its other methods are those of a nil Store.
 type writeOnlyStore struct {
 	store.Store
 	puts *faultStore
@@ -395,8 +396,8 @@ func (s writeOnlyStore) Put(ctx context.Context, name string, data []byte) error
 }
 
 func (s writeOnlyStore) Stat(ctx context.Context, name string) (int64, error) {
-	if !strings.HasPrefix(name, store.PacksPrefix) {
-		return 0, errors.New("a reader looks at packs alone")
+	if !strings.HasPrefix(name, store.PacksPrefix) && name != store.ConfigName {
+		return 0, errors.New("a reader looks at packs and the configuration alone")
 	}
 	return s.puts.Stat(ctx, name)
 }
@@ -406,7 +407,7 @@ type faultStore struct {
 	store.Store
 	mu    sync.Mutex
 	stats map[string]int
-	blind error // of Stat
+	blind func(name string) error // of Stat
 	puts  int
 	bad   []func(put func() error) error // for the next Puts, one each
 }
@@ -435,15 +436,18 @@ func (s *faultStore) Stat(ctx context.Context, name string) (int64, error) {
 	blind := s.blind
 	s.mu.Unlock()
 	if blind != nil {
-		return 0, blind
+		if err := blind(name); err != nil {
+			return 0, err
+		}
 	}
 	return s.Store.Stat(ctx, name)
 }
 
-func (s *faultStore) setBlind(err error) {
+// setBlind makes Stat return these errors of objects; nil ends that.
+func (s *faultStore) setBlind(blind func(name string) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.blind = err
+	s.blind = blind
 }
 
 func (s *faultStore) putsSoFar() int {

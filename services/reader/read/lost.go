@@ -95,12 +95,11 @@ func (s *Service) missed(pack backup.PackID) {
 // checkPack asks the store. lost is the reason why a batch must not rely on the pack. err means
 // that the store did not answer; the pack may be intact or not.
 func (s *Service) checkPack(ctx context.Context, at index.PackPlace) (lost, err error) {
-	var sizeBytes int64
-	err = s.whileAccepted(ctx, func(ctx context.Context) (err error) {
-		sizeBytes, err = s.Store.Stat(ctx, store.PackName(at.Snapshot, at.Object))
-		return err
-	})
-	if err == nil {
+	sizeBytes, missing, err := s.findPack(ctx, at)
+	switch {
+	case err != nil:
+		return nil, err
+	case missing == nil:
 		s.packChecks.mu.Lock()
 		s.packChecks.seen = true
 		s.packChecks.mu.Unlock()
@@ -108,20 +107,43 @@ func (s *Service) checkPack(ctx context.Context, at index.PackPlace) (lost, err 
 			return fmt.Errorf("it has %d bytes, not %d: %w", sizeBytes, want, backup.ErrCorrupt), nil
 		}
 		return nil, nil
-	}
-	switch {
-	case errors.Is(err, backup.ErrNotFound):
-		return err, nil
-	case !errors.Is(err, fs.ErrPermission):
-		return nil, err
-	case s.sawPacks():
-		// Amazon S3 answers this, instead of "not found", to clients that may not list.
-		return err, nil
+	case !errors.Is(missing, fs.ErrPermission), s.sawPacks():
+		// Amazon S3 refuses the request, instead of "not found", to clients that may not list.
+		return missing, nil
 	}
 	s.warnUnseen.Do(func() {
-		s.opts.Log.Warn("the store does not allow this reader to test whether packs exist: the reader relies on the index", "error", err)
+		s.opts.Log.Warn("the store does not allow this reader to test whether packs exist: the reader relies on the index", "error", missing)
 	})
 	return nil, nil
+}
+
+// findPack returns the size of a pack, or the store's answer that it is missing or forbidden. That
+// answer proves nothing while the store refuses the credentials, or is not there: an empty mount
+// point has no object. Such an outage may also end between two requests. So the store has to answer
+// this twice, and each time then to have the repository's configuration, which it must have.
+func (s *Service) findPack(ctx context.Context, at index.PackPlace) (sizeBytes int64, missing, err error) {
+	for range 2 {
+		sizeBytes, missing = s.stat(ctx, store.PackName(at.Snapshot, at.Object))
+		if !errors.Is(missing, backup.ErrNotFound) && !errors.Is(missing, fs.ErrPermission) {
+			return sizeBytes, nil, missing
+		}
+		_, err = s.stat(ctx, store.ConfigName)
+		switch {
+		case errors.Is(err, fs.ErrPermission):
+			return 0, nil, refusedError{err}
+		case err != nil:
+			return 0, nil, err
+		}
+	}
+	return 0, missing, nil
+}
+
+func (s *Service) stat(ctx context.Context, name string) (sizeBytes int64, err error) {
+	err = s.whileAccepted(ctx, func(ctx context.Context) (err error) {
+		sizeBytes, err = s.Store.Stat(ctx, name)
+		return err
+	})
+	return sizeBytes, err
 }
 
 func (s *Service) sawPacks() bool {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -116,7 +117,7 @@ func TestStoreThatDoesNotAnswerHasLostNothing(t *testing.T) {
 	before := f.store.putsSoFar()
 	f.reader = f.newReader(Options{})
 	batch := f.batchOf("")
-	f.store.setBlind(fmt.Errorf("no route to it: %w", backup.ErrUnavailable))
+	f.store.setBlind(func(string) error { return fmt.Errorf("no route to it: %w", backup.ErrUnavailable) })
 	if err := f.reader.try(f.ctx, batch); !errors.Is(err, backup.ErrUnavailable) {
 		t.Fatalf("while the store is away: %v", err)
 	}
@@ -144,13 +145,103 @@ func TestPacksThatMayNotBeSeen(t *testing.T) {
 			f.commit()
 		}
 		before := f.store.putsSoFar()
-		f.store.setBlind(fs.ErrPermission)
+		f.store.setBlind(forPacks(fs.ErrPermission))
 		f.read(f.batchOf("sub"))
 		f.commit()
 		if puts := f.store.putsSoFar() - before; (puts != 0) != seen {
 			t.Errorf("a pack was seen before: %t; %d packs stored", seen, puts)
 		}
 		f.wantTree()
+	}
+}
+
+func forPacks(err error) func(name string) error {
+	return func(name string) error {
+		if strings.HasPrefix(name, store.PacksPrefix) {
+			return err
+		}
+		return nil
+	}
+}
+
+// A store that refuses the credentials, or is not mounted, has lost nothing, whether the reader has
+// seen a pack before or not. What it says then is not remembered.
+func TestStoreWithoutItsConfigurationHasLostNothing(t *testing.T) {
+	for what, why := range map[string]error{"refuses everything": fs.ErrPermission, "has nothing": backup.ErrNotFound} {
+		for _, seen := range []bool{false, true} {
+			t.Run(fmt.Sprint(what, ", seen before: ", seen), func(t *testing.T) {
+				f := newFixture(t, treetest.Tree{"a": treetest.File("content"), "sub": treetest.Dir(), "sub/b": treetest.File("more")})
+				f.read(f.batchOf(""))
+				f.commit()
+				f.read(f.batchOf("sub"))
+				f.commit()
+				f.reader = f.newReader(Options{})
+				if seen {
+					f.read(f.batchOf(""))
+					f.commit()
+				}
+				before := f.store.putsSoFar()
+				batch := f.batchOf("sub")
+				f.store.setBlind(func(string) error { return fmt.Errorf("stat: %w", why) })
+				if err := f.reader.try(f.ctx, batch); err == nil || isRefused(err) != errors.Is(why, fs.ErrPermission) {
+					t.Fatalf("while the store %s: %v", what, err)
+				}
+				f.store.setBlind(nil)
+				f.read(batch)
+				f.commit()
+				f.wantTree()
+				if puts := f.store.putsSoFar() - before; puts != 0 || f.reader.LostPacks() != 0 {
+					t.Errorf("%d packs stored, %d known to be lost", puts, f.reader.LostPacks())
+				}
+			})
+		}
+	}
+}
+
+// While the credentials are refused, no pack counts as complete either: one that is lost is found
+// to be lost afterwards.
+func TestRefusalHidesNoLoss(t *testing.T) {
+	f := newFixture(t, treetest.Tree{"a": treetest.File("content")})
+	f.read(f.batchOf(""))
+	f.commit()
+	f.lose("deleted")
+	f.reader = f.newReader(Options{})
+	batch := f.batchOf("")
+	f.store.setBlind(func(string) error { return fs.ErrPermission })
+	if err := f.reader.try(f.ctx, batch); !isRefused(err) {
+		t.Fatalf("while the credentials are refused: %v", err)
+	}
+	f.store.setBlind(nil)
+	f.read(batch)
+	f.commit()
+	f.wantTree()
+	if n := f.reader.LostPacks(); n != 1 {
+		t.Errorf("%d packs are known to be lost", n)
+	}
+}
+
+// The credentials are accepted again after the request for the pack, and before the one for the
+// configuration.
+func TestRefusalThatEndsHasLostNothing(t *testing.T) {
+	f := newFixture(t, treetest.Tree{"a": treetest.File("content"), "sub": treetest.Dir(), "sub/b": treetest.File("more")})
+	f.read(f.batchOf(""))
+	f.commit()
+	f.read(f.batchOf("sub"))
+	f.commit()
+	f.reader = f.newReader(Options{})
+	f.read(f.batchOf("")) // it has seen a pack
+	f.commit()
+	before := f.store.putsSoFar()
+	var once sync.Once
+	f.store.setBlind(func(string) (err error) {
+		once.Do(func() { err = fs.ErrPermission })
+		return err
+	})
+	f.read(f.batchOf("sub"))
+	f.commit()
+	f.wantTree()
+	if puts := f.store.putsSoFar() - before; puts != 0 || f.reader.LostPacks() != 0 {
+		t.Errorf("%d packs stored, %d known to be lost", puts, f.reader.LostPacks())
 	}
 }
 
