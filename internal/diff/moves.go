@@ -31,8 +31,9 @@ type endedDirectory struct {
 }
 
 // moves finds the directories that have moved: those at a new path whose inode another path had
-// before. Inodes are used again, so a directory with the inode of one that is gone has moved only if
-// it was created at the same time. Where the file system has no such times, it must share a file.
+// before. Inodes are used again, so a directory with the inode of one that is gone has moved only
+// if it was created at the same time. Where the file system has no such times, it must share a
+// file.
 func (d *differ) moves(ctx context.Context) (*moved, error) {
 	m := &moved{from: map[string]string{}, away: map[string]bool{}, stayed: map[string]bool{}}
 	gone := map[uint64]endedDirectory{}

@@ -19,8 +19,8 @@ type Repairing interface {
 	// term has ended.
 	LoseLists(ctx context.Context, t Term, rows []int64) error
 	// NoteLost notes packs that are about to be dropped because the store has lost them, with all
-	// that is needed to take them back. A sweep leaves their objects alone. It is durable, and fails
-	// with ErrNotLeading once the term has ended.
+	// that is needed to take them back. A sweep leaves their objects alone. It is durable, and
+	// fails with ErrNotLeading once the term has ended.
 	NoteLost(ctx context.Context, t Term, rows []int64) error
 	// LostPacks returns the packs that NoteLost has noted, by object and offset.
 	LostPacks(ctx context.Context) ([]RecoveredPack, error)

@@ -64,7 +64,8 @@ func holdReason(h *index.Hold, reason string) string {
 	return fmt.Sprintf("path %q: %s", h.Path, reason)
 }
 
-// cutHeldPath is the inverse of holdReason. It reports false if the text does not begin with a path.
+// cutHeldPath is the inverse of holdReason. It reports false if the text does not begin with a
+// path.
 func cutHeldPath(text string) (path, reason string, ok bool) {
 	text, ok = strings.CutPrefix(text, "path ")
 	if !ok {

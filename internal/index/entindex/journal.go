@@ -68,8 +68,8 @@ func (x *Index) notFailed(ctx context.Context, id backup.SnapshotID) (backup.Sha
 	return backup.ShardID(s.ShardID), backup.SnapshotNumber(s.Number), nil
 }
 
-// yieldChanges yields rows as the changes of a segment, and reports whether the consumer took all of
-// them.
+// yieldChanges yields rows as the changes of a segment, and reports whether the consumer took all
+// of them.
 func yieldChanges(rows iter.Seq2[PageRow, error], ended bool, yield func(index.Change, error) bool) bool {
 	for row, err := range rows {
 		c, err := row.change(ended, err)

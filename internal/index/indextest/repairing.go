@@ -188,6 +188,73 @@ func testLoseLists(t *testing.T, fresh func(testing.TB) Database) {
 	f.wants(f.x.LoseLists(f.ctx, term, f.packRows(p)), index.ErrNotLeading)
 }
 
+// A pack that is dropped because the store has lost it can be taken back as it was, and until then
+// a sweep leaves its object alone.
+func testLostPacks(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	s := f.begin()
+	p := packOf(s, 1, 2, 3)
+	f.accept(index.Result{Pack: p})
+	f.fail(s.ID, "") // its snapshot has ended
+	term := f.lead("pruner", "first", time.Minute, true)
+	rows := f.packRows(p)
+	before := f.packsOf()
+	f.must(f.x.Condemn(f.ctx, term, rows))
+	f.must(f.x.NoteLost(f.ctx, term, rows))
+	f.must(f.x.NoteLost(f.ctx, term, rows)) // after a crash
+	f.must(f.x.Deleting(f.ctx, term, rows))
+	for digit := range 256 {
+		f.must(f.x.DropPlaces(f.ctx, rows, byte(digit)))
+	}
+	_, err := f.x.DropPacks(f.ctx, rows)
+	f.must(err)
+	named := func(want bool) {
+		t.Helper()
+		found, err := f.x.Recognize(f.ctx, index.Term{}, []index.StoredObject{{Snapshot: s.ID, ID: p.Pack}})
+		f.must(err)
+		if !found[0].Ended || found[0].Named != want {
+			t.Fatalf("%+v, want named: %t", found[0], want)
+		}
+	}
+	named(true)
+	lost, err := f.x.LostPacks(f.ctx)
+	f.must(err)
+	if len(lost) != 1 || lost[0].Snapshot != s.ID || lost[0].Object != p.Pack || lost[0].Pack != p.Pack || lost[0].Bytes != before[0].Bytes || len(lost[0].Chunks) != 3 {
+		t.Fatalf("lost: %+v", lost)
+	}
+	f.must(f.x.TakeBack(f.ctx, lost))
+	if got := f.packsOf(); len(got) != 1 || got[0].PackPlace != before[0].PackPlace {
+		t.Errorf("packs %+v, want %+v", got, before)
+	}
+	places, err := f.x.Locate(f.ctx, chunkIDs([]int{1, 2, 3}))
+	f.must(err)
+	for i, at := range places {
+		if at.Pack != p.Pack {
+			t.Errorf("chunk %d is at %+v", i+1, at)
+		}
+	}
+	f.wantRows("lost_packs", 0)
+
+	// One whose content is elsewhere is forgotten.
+	f.must(f.x.NoteLost(f.ctx, term, f.packRows(p)))
+	lost, err = f.x.LostPacks(f.ctx)
+	f.must(err)
+	f.must(f.x.ForgetLost(f.ctx, lost))
+	f.wantRows("lost_packs", 0)
+	f.must(f.x.Resign(f.ctx, term))
+	f.wants(f.x.NoteLost(f.ctx, term, f.packRows(p)), index.ErrNotLeading)
+}
+
+// packsOf returns all packs.
+func (f *fixture) packsOf() (packs []index.Pack) {
+	f.Helper()
+	for p, err := range f.x.Packs(f.ctx) {
+		f.must(err)
+		packs = append(packs, p)
+	}
+	return packs
+}
+
 // What the store has lost of the journal is written again.
 func testRepairing(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)

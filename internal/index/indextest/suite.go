@@ -157,6 +157,7 @@ func RunCalls(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"Checking", testChecking},
 		{"Reread", testReread},
 		{"LoseLists", testLoseLists},
+		{"LostPacks", testLostPacks},
 		{"Repairing", testRepairing},
 		{"Drills", testDrills},
 		{"Recognize", testRecognize},

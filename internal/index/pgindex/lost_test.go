@@ -3,6 +3,7 @@ package pgindex
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,6 +66,25 @@ func (l *lost) exec(query string) {
 	l.Helper()
 	if _, err := l.admin.Exec(l.Context(), query); err != nil {
 		l.Fatal(err)
+	}
+}
+
+// A server whose disk is full is away for those who write, until some time after the last failure.
+func TestFullDisk(t *testing.T) {
+	l := newLost(t)
+	l.exec(`CREATE FUNCTION extend() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN RAISE EXCEPTION ''could not extend file: No space left on device'' USING ERRCODE = ''53100''; END'`)
+	l.exec("CREATE TRIGGER extend BEFORE INSERT ON filers FOR EACH ROW EXECUTE FUNCTION extend()")
+	_, err := l.x.AddFiler(t.Context(), backup.Filer{Name: "nas1"})
+	if !errors.Is(err, backup.ErrUnavailable) {
+		t.Errorf("a write to a full disk: %v", err)
+	}
+	if err := l.x.Writable(t.Context()); !errors.Is(err, backup.IndexAway) || !strings.Contains(err.Error(), "its disk is full: ") {
+		t.Errorf("its disk is full: %v", err)
+	}
+	full := &l.x.backend.full
+	if now := time.Now(); full.refused(now.Add(fullFor-time.Second)) == nil || full.refused(now.Add(fullFor+time.Second)) != nil {
+		t.Error("a failure does not count for as long as it should")
 	}
 }
 

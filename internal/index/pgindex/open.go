@@ -146,6 +146,7 @@ type backend struct {
 	db      *sql.DB // over pool
 	client  *ent.Client
 	address string
+	full    fullDisk
 	closing sync.Once
 }
 
@@ -171,7 +172,9 @@ func (b *backend) Close() error {
 // Update implements entindex.Backend. Every commit is as durable as the server's synchronous_commit
 // makes it.
 func (b *backend) Update(ctx context.Context, _ entindex.Durability, do func(context.Context, *entindex.Tx) error) error {
-	return b.Wrap(entindex.Retry(ctx, lostConflict, func() error { return b.update(ctx, do) }))
+	err := entindex.Retry(ctx, lostConflict, func() error { return b.update(ctx, do) })
+	b.full.note(err, time.Now())
+	return b.Wrap(err)
 }
 
 // rollbackWithin is how long a rollback may take. It runs even if the caller's context has ended;

@@ -330,9 +330,9 @@ func selectChanged(which string, listing bool) string {
 			" AND o.first_snapshot < pages.first_snapshot AND o.last_snapshot = pages.first_snapshot - 1 AND substr(pages.listing, 1, 1) = x'02'")
 }
 
-// selectInOrder selects columns of some pages by path key. Left to itself, SQLite reads all pages of
-// the shard in their order, or sorts rows with their listings. Here the keys are sorted first: LIMIT
-// keeps SQLite from changing that, and CROSS JOIN keeps the order.
+// selectInOrder selects columns of some pages by path key. Left to itself, SQLite reads all pages
+// of the shard in their order, or sorts rows with their listings. Here the keys are sorted first:
+// LIMIT keeps SQLite from changing that, and CROSS JOIN keeps the order.
 func selectInOrder(which, columns, join string) string {
 	return "SELECT " + columns + " FROM (SELECT rowid AS id FROM pages " + which + byPathKey + " LIMIT -1) AS changed CROSS JOIN pages ON pages.rowid = changed.id" + join
 }

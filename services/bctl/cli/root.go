@@ -25,7 +25,7 @@
 //
 // Restore and browse
 //
-//	restore.go, reading.go, ls.go, ls_long.go, ls_tree.go, ls_flaws.go, snapshot.go,
+//	restore.go, reading.go, ls.go, ls_long.go, ls_tree.go, ls_flaws.go, diff.go, snapshot.go,
 //	snapshot_ls.go, snapshot_bad.go, interrupted.go, current.go
 //
 // Forget and free space
@@ -54,7 +54,7 @@
 //	key_split.go, migrate.go, index.go, index_rebuild.go, index_report.go, deploy.go,
 //	deploy_rotate.go, doctor.go, check.go, check_report.go, scrub.go, scrub_set.go, drill.go,
 //	drill_ls.go, repair.go, repair_parity.go, repair_mirror.go, mirror.go, mirror_check.go,
-//	mirror_back.go,
+//	mirror_back.go, repair_back.go,
 //	service.go
 package cli
 

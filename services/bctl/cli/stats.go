@@ -100,8 +100,9 @@ func (a *app) stats(ctx context.Context, i index.Index) error {
 	return a.details(func(row rowFunc) { s.rows(row) })
 }
 
-// countStopped finds out what the brake has stopped: what the next prune would free beyond Deletable
-// if operators confirmed the forgetting, or all of Deletable, if they must confirm the prune.
+// countStopped finds out what the brake has stopped: what the next prune would free beyond
+// Deletable if operators confirmed the forgetting, or all of Deletable, if they must confirm the
+// prune.
 func (a *app) countStopped(ctx context.Context, i index.Index, s *space) error {
 	stops, err := i.Stops(ctx)
 	if err != nil {

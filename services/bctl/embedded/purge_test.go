@@ -268,8 +268,8 @@ func TestPurgeIsKilledAtEachWrite(t *testing.T) {
 	}
 }
 
-// The path is backed up again after a purge has stopped. The purge goes on, and a second one removes
-// the path again.
+// The path is backed up again after a purge has stopped. The purge goes on, and a second one
+// removes the path again.
 func TestPurgeGoesOnAfterABackup(t *testing.T) {
 	all, again := newPurgeWorld(t), 0
 	for at := 1; ; at += 3 {
