@@ -431,6 +431,10 @@ func TestShorterRulesShortenNoLock(t *testing.T) {
 	if result.Locked == 0 || result.LockedBytes == 0 {
 		t.Errorf("nothing is locked: %+v", result)
 	}
+	// What is stored is needed, unused, or locked without need.
+	if needed := result.KeptBytes - result.Unused - result.LockedKept; result.LockedKept > result.LockedBytes || needed <= 0 || needed >= result.KeptBytes {
+		t.Errorf("needed %d: %+v", needed, result)
+	}
 	after := m.s.lockedUntil()
 	for name, until := range before {
 		if got, ok := after[name]; ok && got.Before(until) || !ok && until.After(m.now) {

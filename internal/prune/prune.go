@@ -95,6 +95,7 @@ type Summary struct {
 	Extended    int   // objects whose locks were extended
 	Locked      int   // packs and journals that nothing needs, and that stay until their locks end
 	LockedBytes int64 // stored bytes of these packs
+	LockedKept  int64 // the part of LockedBytes that is in KeptBytes: no deletion of these packs has begun
 
 	// Again reports that more has become free while the pass ran, or because of it.
 	Again     bool
@@ -459,6 +460,7 @@ func (p *pass) candidates(ctx context.Context, without []backup.SnapshotID) ([]i
 		if k.locked && k.marked == 0 && !k.Running {
 			k.unused = 0
 			p.staysLocked(k)
+			p.result.LockedKept += k.Bytes
 		}
 		p.result.Unused += k.unused
 	}

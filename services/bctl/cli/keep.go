@@ -52,7 +52,7 @@ func periodFlag(flags *pflag.FlagSet, to *backup.Period, name, usage string) {
 	flags.Var(&parsed[backup.Period]{to, "", "string", func(text string) (backup.Period, error) {
 		p, err := backup.ParsePeriod(text)
 		if err != nil {
-			return p, wrongValue("is not years, months, days and hours in this order (14d, 36h, 1y5m7d2h)")
+			return p, wrongValue("is not years, months, days and hours in this order (14d, 36h, 1y5m7d2h; at most 1000y, 12000m, 100000d, 2400000h)")
 		}
 		return p, nil
 	}}, name, usage)

@@ -23,7 +23,8 @@ func newStats(a *app) *cobra.Command {
   stored      the size of all packs, which contain the content of files
   needed      the size of the content that snapshots need
   unused      the rest: what the next prune frees, and what it leaves, because
-              it is less than 10% and in packs of which a part is needed
+              it is less than 10% and in packs of which a part is needed; it
+              does not include what is locked
   parity      parity objects, how much of what is stored has parity, and what
               has none yet
   locked      objects that nothing needs, and that stay until their locks end
@@ -69,9 +70,11 @@ type space struct {
 	lastDay, last30Days, last400Days int64        // freed by prunes
 }
 
-// Thinning frees Freed bytes of what is stored now, and deleting frees Bytes.
-func (s *space) stored() int64    { return s.KeptBytes + s.unusedNow() - s.Unused }
+// Thinning frees Freed bytes of what is stored now, and deleting frees Bytes. Locked packs whose
+// deletion has begun are stored, too.
+func (s *space) stored() int64    { return s.KeptBytes + s.Bytes + s.Freed + s.LockedBytes - s.LockedKept }
 func (s *space) unusedNow() int64 { return s.Unused + s.Bytes + s.Freed }
+func (s *space) needed() int64    { return s.stored() - s.unusedNow() - s.LockedBytes }
 
 // stats measures and prints the space of the repository.
 func (a *app) stats(ctx context.Context, i index.Index) error {
@@ -178,7 +181,7 @@ func (s *space) rows(row rowFunc) {
 	row("snapshots", "%s", snapshots)
 	stored, unused := s.stored(), s.unusedNow()
 	row("stored", "%s in %s", size(stored), counted(s.KeptPacks+s.Packs, "pack"))
-	row("needed", "%s", size(stored-unused))
+	row("needed", "%s", size(s.needed()))
 	if unused == 0 {
 		row("unused", "none")
 	} else {
@@ -242,7 +245,7 @@ type statsJSON struct {
 	DeletingSince      *string            `json:"deleting_since"` // when the oldest pack was condemned that waits for the deletion of its object
 	RowsSince          *string            `json:"rows_since"`     // when the oldest pack was deleted whose row waits for running snapshots
 	Locked             int                `json:"locked"`         // objects that nothing needs, and that stay until their locks end
-	LockedBytes        int64              `json:"locked_bytes"`   // of the packs among them
+	LockedBytes        int64              `json:"locked_bytes"`   // of the packs among them; in stored_bytes, and not in unused_bytes
 	ParityGroups       int                `json:"parity_groups"`
 	ParityBytes        int64              `json:"parity_bytes"`         // of their parity objects
 	ParityObjects      int                `json:"parity_objects"`       // that have parity
