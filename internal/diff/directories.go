@@ -74,7 +74,7 @@ func (d *differ) stream(ctx context.Context) iter.Seq2[directory, error] {
 		a, e := &pages{next: added}, &pages{next: ended}
 		for a.advance() && e.advance() && (a.more || e.more) {
 			var dir directory
-			order := 0
+			var order int
 			switch {
 			case !e.more:
 				order = -1

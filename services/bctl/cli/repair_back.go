@@ -25,7 +25,8 @@ func (c *repairCommand) takeBack(ctx context.Context) error {
 		return err
 	}
 	o := prune.Options{Store: r.store, Log: c.app.log, Holder: holder(), By: operator()}
-	packs, bytes := 0, int64(0)
+	var packs int
+	var bytes int64
 	if local, is := r.index.(*sqliteindex.Index); is {
 		locks, err := c.app.cfg.LockDir()
 		if err != nil {
