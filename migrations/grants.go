@@ -79,6 +79,7 @@ var Privileges = []Privilege{
 	{"operator", may("SELECT"), in("lost_packs"), nil},
 	// The records of snapshots may have been amended.
 	{"pruner", may("SELECT", "DELETE"), in("amendments"), nil},
+	{"committer", may("SELECT"), in("amendments"), nil},
 	{"operator", may("SELECT"), in("amendments", "purges", "purge_chunks", "purge_objects"), nil},
 	{"pruner", may("SELECT", "INSERT", "DELETE"), in("prunes"), nil}, // what it has freed
 	// A pack that is moved has a new row, and its chunks get that place.

@@ -83,11 +83,13 @@ type Affected struct {
 
 // A Damage is the part of a pack that cannot be read.
 type Damage struct {
-	Row    int64
-	Pack   index.PackPlace
-	Whole  bool
-	Frames map[uint32]bool         // unless it is the whole pack
-	Chunks map[backup.ChunkID]bool // which the index places wrongly
+	Row   int64
+	Pack  index.PackPlace
+	Whole bool
+	// Missing: the store lacks the whole pack, or has less of it.
+	Missing bool
+	Frames  map[uint32]bool         // unless it is the whole pack
+	Chunks  map[backup.ChunkID]bool // which the index places wrongly
 	// Ends is where the last pack of an object ends that has other bytes after it; 0: it has none.
 	// Nothing is lost then.
 	Ends int64

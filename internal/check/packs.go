@@ -105,7 +105,9 @@ func (c *checker) checkPack(ctx context.Context, k *packState, b *buffers) (*Fin
 			return nil, err
 		}
 		if k.size = size; !k.isThere() {
-			return k.damage(k.isShort(size)), nil
+			f := k.damage(k.isShort(size))
+			f.Damage.Missing = true
+			return f, nil
 		}
 	}
 	if p := c.noted[k.Row]; p != nil && !c.reads(k) {

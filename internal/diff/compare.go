@@ -17,21 +17,23 @@ type side struct {
 	entries []backup.Entry
 }
 
-// compare reports the changes of a directory. Its subdirectories are reported by their own pages.
+// compare reports the changes of a directory, unless a page of it is damaged. Its subdirectories are
+// reported by their own pages.
 func (d *differ) compare(ctx context.Context, dir *directory) error {
 	old, now := first(dir.ended), first(dir.added)
 	before := dir.path // where the newer snapshot's directory was
 	if from, ok := d.moved.from[dir.path]; ok {
 		before = from
 	}
+	damaged := len(d.damaged)
 	after := side{path: dir.path}
-	if err := d.read(&after, dir.added); err != nil {
+	if err := d.read(&after, dir.added); err != nil || len(d.damaged) > damaged {
 		return err
 	}
 	known := side{path: before}
 	switch {
 	case before != dir.path:
-		if err := d.readWhole(ctx, &known); err != nil {
+		if err := d.readWhole(ctx, &known); err != nil || len(d.damaged) > damaged {
 			return err
 		}
 		if old != nil && !d.moved.away[dir.path] { // the one that was here is gone
@@ -43,7 +45,7 @@ func (d *differ) compare(ctx context.Context, dir *directory) error {
 	case old != nil && now == nil:
 		return d.removed(ctx, dir)
 	}
-	if err := d.read(&known, dir.ended); err != nil {
+	if err := d.read(&known, dir.ended); err != nil || len(d.damaged) > damaged {
 		return err
 	}
 	return d.compareSides(ctx, &known, &after)

@@ -155,8 +155,12 @@ func (d *differ) flush() error {
 }
 
 func (d *differ) pass(c *Change) error {
-	if d.path == "" || backup.IsAtOrBelow(c.Path, d.path) || c.From != "" && backup.IsAtOrBelow(c.From, d.path) {
-		return d.to(c)
+	for _, path := range []string{c.Path, c.From} {
+		// What is above the path concerns it if it moves with that.
+		above := c.Kind == Moved && path != "" && backup.IsAtOrBelow(d.path, path)
+		if d.path == "" || path != "" && backup.IsAtOrBelow(path, d.path) || above {
+			return d.to(c)
+		}
 	}
 	return nil
 }

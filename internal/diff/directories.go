@@ -3,6 +3,7 @@ package diff
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"iter"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -31,21 +32,30 @@ const maxKept = 64 << 20
 
 // keep reads the directories with pages that differ, and keeps them if they are small.
 func (d *differ) keep(ctx context.Context) error {
-	bytes := 0
+	bytes, content := 0, d.old.Pages
 	for dir, err := range d.stream(ctx) {
 		if err != nil {
 			return err
+		}
+		for i := range dir.ended {
+			content.Remove(dir.ended[i].Digest)
+		}
+		for i := range dir.added {
+			content.Add(dir.added[i].Digest)
 		}
 		for _, pages := range [][]backup.PageVersion{dir.added, dir.ended} {
 			for i := range pages {
 				bytes += len(pages[i].Listing) + len(pages[i].Path)
 			}
 		}
-		if bytes > maxKept {
-			d.kept, d.many = nil, true
-			return nil
+		if d.many = d.many || bytes > maxKept; d.many {
+			d.kept = nil
+			continue
 		}
 		d.kept = append(d.kept, dir)
+	}
+	if content != d.now.Pages {
+		d.damaged = append(d.damaged, fmt.Errorf("the index lacks pages that differ, or has other ones: %w", backup.ErrCorrupt))
 	}
 	return nil
 }

@@ -23,11 +23,25 @@ func (m *moved) followsParent(path string) bool {
 	return ok && m.from[path] == backup.Join(from, name)
 }
 
-// An ended directory is one that the older snapshot has at a path where the newer one has none, or
+// An endedDirectory is one that the older snapshot has at a path where the newer one has none, or
 // another one.
 type endedDirectory struct {
-	path string
-	self []byte // listing of its first page
+	path    string
+	known   bool        // it is the only one with its inode
+	btime   backup.Time // of the directory
+	listing []byte      // of its first page, if the file system does not know when it was created
+}
+
+func newEndedDirectory(path string, first []byte) endedDirectory {
+	page, err := listing.Decode(first)
+	if err != nil || page.Self == nil {
+		return endedDirectory{} // nothing is known of it
+	}
+	e := endedDirectory{path: path, known: true, btime: page.Self.Btime}
+	if e.btime.IsZero() {
+		e.listing = first
+	}
+	return e
 }
 
 // moves finds the directories that have moved: those at a new path whose inode another path had
@@ -49,7 +63,7 @@ func (d *differ) moves(ctx context.Context) (*moved, error) {
 			gone[old.Inode] = endedDirectory{} // the file system's inodes do not identify directories
 			continue
 		}
-		gone[old.Inode] = endedDirectory{dir.path, old.Listing}
+		gone[old.Inode] = newEndedDirectory(dir.path, old.Listing)
 	}
 	if len(gone) == 0 {
 		return m, nil
@@ -62,7 +76,7 @@ func (d *differ) moves(ctx context.Context) (*moved, error) {
 		if now == nil || old != nil && now.Inode == old.Inode {
 			continue
 		}
-		if before, ok := gone[now.Inode]; ok && before.self != nil && !m.away[before.path] && m.isMove(dir.path, now.Listing, &before) {
+		if before, ok := gone[now.Inode]; ok && before.known && !m.away[before.path] && m.isMove(dir.path, now.Listing, &before) {
 			m.from[dir.path], m.away[before.path] = before.path, true
 		}
 	}
@@ -80,12 +94,12 @@ func (m *moved) isMove(path string, self []byte, before *endedDirectory) bool {
 	if err != nil || now.Self == nil {
 		return false
 	}
-	old, err := listing.Decode(before.self)
-	if err != nil || old.Self == nil {
-		return false
+	if !before.btime.IsZero() {
+		return now.Self.Btime == before.btime
 	}
-	if !now.Self.Btime.IsZero() && !old.Self.Btime.IsZero() {
-		return now.Self.Btime == old.Self.Btime
+	old, err := listing.Decode(before.listing)
+	if err != nil {
+		return false
 	}
 	return slices.ContainsFunc(now.Entries, func(e backup.Entry) bool {
 		return slices.ContainsFunc(old.Entries, func(o backup.Entry) bool { return e.Name == o.Name && identityOf(&e) == identityOf(&o) })
@@ -136,6 +150,6 @@ func pair(changes []Change) []Change {
 		}
 		changes = slices.DeleteFunc(changes, func(c Change) bool { return c.Kind == 0 })
 	}
-	slices.SortFunc(changes, func(a, b Change) int { return bytes.Compare(backup.PathKey(a.Path), backup.PathKey(b.Path)) })
+	slices.SortStableFunc(changes, func(a, b Change) int { return bytes.Compare(backup.PathKey(a.Path), backup.PathKey(b.Path)) })
 	return changes
 }

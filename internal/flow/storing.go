@@ -27,13 +27,14 @@ type storing struct {
 	last   time.Time // failure
 	err    error
 	unmade error // why the keeper could not make or repair a stream when it tried last
+	tried  time.Time
 }
 
 // noteStreams notes whether the keeper could make and repair the streams.
-func (s *storing) noteStreams(err error) {
+func (s *storing) noteStreams(err error, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unmade = err
+	s.unmade, s.tried = err, now
 }
 
 // note notes the outcome of a publication. A stream that is missing is made within seconds.
@@ -56,6 +57,9 @@ func (s *storing) refused(now time.Time) error {
 	defer s.mu.Unlock()
 	if s.since.IsZero() || s.last.Sub(s.since) < storesNone || now.Sub(s.last) > triedWithin {
 		return nil
+	}
+	if now.Sub(s.tried) > triedWithin { // another process keeps the streams
+		return s.err
 	}
 	return errors.Join(s.unmade, s.err)
 }

@@ -42,11 +42,11 @@ func TestStoring(t *testing.T) {
 	after(time.Second, jetstream.ErrNoStreamResponse, false)
 	after(storesNone-1, jetstream.ErrNoStreamResponse, false)
 	unmade := errors.New("storage directory is not writable")
-	s.noteStreams(unmade)
+	s.noteStreams(unmade, now)
 	after(1, jetstream.ErrNoStreamResponse, true)
 	if got := s.refused(now); !errors.Is(got, unmade) {
 		t.Errorf("refused: %v, want also %v", got, unmade)
 	}
-	s.noteStreams(nil)
+	s.noteStreams(nil, now)
 	after(time.Second, nil, false)
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -57,7 +58,7 @@ func (c *Conn) EnsureStreams(ctx context.Context, sites []string) (lost bool, er
 	}
 	err = errors.Join(failed...)
 	if ctx.Err() == nil {
-		c.storing.noteStreams(err)
+		c.storing.noteStreams(err, time.Now())
 	}
 	return lost, err
 }

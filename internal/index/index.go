@@ -488,6 +488,9 @@ type LastCommits struct {
 	// CheckpointBytes are the stored bytes of the last checkpoint, SegmentBytes those of the
 	// segments since.
 	CheckpointBytes, SegmentBytes int64
+	// Stale: records of the shard are to be amended. Until they are, a segment that is based on one
+	// of its snapshots may not fit the records that the store has.
+	Stale bool
 }
 
 // A WrittenCatalog is a catalog that the store has.

@@ -132,6 +132,8 @@ type Pruning interface {
 	// DropLists deletes the contents of list chunks that have no place, because their pack was
 	// never registered, and of those that refer to a list chunk that is not known any more.
 	DropLists(ctx context.Context) error
+	// LostObjects returns the objects of lost packs (Repairing.NoteLost), which are not deleted.
+	LostObjects(ctx context.Context) ([]StoredObject, error)
 	// Gone notes that the objects of packs that are Deleting are deleted, and that nothing is left
 	// of these packs but their rows.
 	Gone(ctx context.Context, rows []int64) error

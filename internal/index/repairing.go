@@ -24,9 +24,10 @@ type Repairing interface {
 	NoteLost(ctx context.Context, t Term, rows []int64) error
 	// LostPacks returns the packs that NoteLost has noted, by object and offset.
 	LostPacks(ctx context.Context) ([]RecoveredPack, error)
-	// TakeBack registers lost packs again, which the store has again. Nothing else may be pruned
-	// meanwhile: the caller leads as the pruner.
-	TakeBack(ctx context.Context, packs []RecoveredPack) error
+	// TakeBack registers lost packs again, which the store has again, and returns them. It leaves
+	// out those whose rows are still there, because snapshots run that began before they were
+	// dropped. Nothing else may be pruned meanwhile: the caller leads as the pruner.
+	TakeBack(ctx context.Context, packs []RecoveredPack) ([]RecoveredPack, error)
 	// ForgetLost removes the notes of lost packs whose content the repository has elsewhere.
 	ForgetLost(ctx context.Context, packs []RecoveredPack) error
 	// Unrecord makes a committer write the record of a snapshot that has ended again.

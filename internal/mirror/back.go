@@ -66,7 +66,7 @@ func CopyBack(ctx context.Context, o BackOptions) (Summary, error) {
 		for end < len(wanted) && turnOf(wanted[end]) == turnOf(wanted[start]) {
 			end++
 		}
-		if err := p.each(ctx, wanted[start:end], func(ctx context.Context, name string) error {
+		if err := p.each(ctx, wanted[start:end], p.Workers, func(ctx context.Context, name string) error {
 			return p.back(ctx, o.From, name, there)
 		}); err != nil {
 			return p.summary, err

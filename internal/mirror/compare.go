@@ -59,7 +59,7 @@ func Compare(ctx context.Context, o Options) (Comparison, error) {
 	}
 	slices.Sort(both)
 	p.begin("reading both", int64(len(both)))
-	if err := p.each(ctx, both, p.compareBoth); err != nil {
+	if err := p.each(ctx, both, p.Workers, p.compareBoth); err != nil {
 		return c, err
 	}
 	for name, h := range p.state.objects {

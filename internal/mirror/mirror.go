@@ -128,6 +128,8 @@ type pass struct {
 
 	// listed are the last lists of the store, by prefix.
 	listed map[string]map[string]int64
+	// recorded is when each commit record was put.
+	recorded map[string]time.Time
 }
 
 // Run makes one pass. The Summary is valid also if there is an error: it says what was done until
@@ -157,7 +159,7 @@ func newPass(ctx context.Context, o Options) (*pass, error) {
 	if o.Workers <= 0 {
 		o.Workers = min(4, 2*runtime.GOMAXPROCS(0))
 	}
-	p := &pass{Options: o, bad: map[string]bool{}, listed: map[string]map[string]int64{}}
+	p := &pass{Options: o, bad: map[string]bool{}, listed: map[string]map[string]int64{}, recorded: map[string]time.Time{}}
 	var err error
 	if p.prover, err = NewProver(ctx, o.From); err != nil {
 		return nil, err
@@ -244,6 +246,9 @@ func (p *pass) list(ctx context.Context, prefix string) (map[string]int64, error
 		}
 		if isOurs(o.Name) {
 			listed[o.Name] = o.SizeBytes
+			if prefix == store.CommitsPrefix {
+				p.recorded[o.Name] = o.Modified
+			}
 		}
 	}
 	p.listed[prefix] = listed
@@ -314,12 +319,22 @@ func (p *pass) records(ctx context.Context, first map[string]int64) error {
 			p.summary.Behind++
 		}
 	}
-	return p.copyAll(ctx, "copying commit records", whole, nil)
+	// A snapshot is based on earlier ones. The records are copied one after the other, in the order
+	// in which they were put, so that a pass that is interrupted leaves no snapshot without its
+	// base.
+	names := p.toCopy(whole)
+	slices.SortStableFunc(names, func(a, b string) int { return p.recorded[a].Compare(p.recorded[b]) })
+	return p.copyNames(ctx, "copying commit records", names, whole, nil, 1)
 }
 
 // copyAll makes the mirror have these objects. The names of those that the store has no longer are
 // appended to vanished, if it is not nil.
 func (p *pass) copyAll(ctx context.Context, step string, listed map[string]int64, vanished *[]string) error {
+	return p.copyNames(ctx, step, p.toCopy(listed), listed, vanished, p.Workers)
+}
+
+// toCopy returns the names of those of the objects that the mirror may lack, sorted.
+func (p *pass) toCopy(listed map[string]int64) []string {
 	names := make([]string, 0, len(listed))
 	for name, size := range listed {
 		h := p.state.get(name)
@@ -329,8 +344,13 @@ func (p *pass) copyAll(ctx context.Context, step string, listed map[string]int64
 		names = append(names, name)
 	}
 	slices.Sort(names)
+	return names
+}
+
+// copyNames is copyAll for these of the listed objects, some at a time.
+func (p *pass) copyNames(ctx context.Context, step string, names []string, listed map[string]int64, vanished *[]string, atOnce int) error {
 	p.begin(step, int64(len(names)))
-	return p.each(ctx, names, func(ctx context.Context, name string) error {
+	return p.each(ctx, names, atOnce, func(ctx context.Context, name string) error {
 		if p.DryRun {
 			p.would(name, listed[name])
 			return nil
@@ -371,9 +391,9 @@ func (p *pass) would(name string, size int64) {
 }
 
 // each calls do with the names, some at a time.
-func (p *pass) each(ctx context.Context, names []string, do func(ctx context.Context, name string) error) error {
+func (p *pass) each(ctx context.Context, names []string, atOnce int, do func(ctx context.Context, name string) error) error {
 	g, working := errgroup.WithContext(ctx)
-	g.SetLimit(p.Workers)
+	g.SetLimit(atOnce)
 	for _, name := range names {
 		if working.Err() != nil {
 			break

@@ -65,13 +65,16 @@ func (p *pass) noteGone(ctx context.Context) error {
 		h := p.state.objects[name]
 		switch there := p.inStore(name); {
 		case h.isHere() && !there && h.goneSince == 0:
-			gone = append(gone, name)
+			// An amended record that is not copied yet has replaced one that counts until then.
+			if journal := strings.HasPrefix(name, store.CommitsPrefix) || strings.HasPrefix(name, store.SegmentsPrefix); !journal || p.summary.Behind == 0 {
+				gone = append(gone, name)
+			}
 		case h.goneSince != 0 && (there || !h.isHere()):
 			back = append(back, name)
 		}
 	}
 	p.begin("noting what is gone from the store", int64(len(gone)))
-	if err := p.each(ctx, gone, p.markGone); err != nil {
+	if err := p.each(ctx, gone, p.Workers, p.markGone); err != nil {
 		return err
 	}
 	for _, name := range back {
@@ -347,7 +350,7 @@ func (p *pass) lock(ctx context.Context) error {
 	}
 	until := now.Add(period).Truncate(time.Second)
 	p.begin("extending locks", int64(len(names)))
-	return p.each(ctx, names, func(ctx context.Context, name string) error {
+	return p.each(ctx, names, p.Workers, func(ctx context.Context, name string) error {
 		if err := p.To.Lock(ctx, name, until); err != nil {
 			return err
 		}

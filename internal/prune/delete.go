@@ -95,6 +95,7 @@ func (p *pass) shared() map[backup.PackID]bool {
 	if shared == nil {
 		shared = map[backup.PackID]bool{}
 	}
+	maps.Copy(shared, p.lost)
 	for i := range p.packs {
 		if !p.packs[i].Deleting {
 			shared[p.packs[i].Object] = true

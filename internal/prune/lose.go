@@ -21,6 +21,8 @@ type LostPack struct {
 	Pack index.PackPlace // as it was when that was found
 	// Keeps reports whether the store has what is at a place; nil: it has nothing of the pack.
 	Keeps func(*index.PlaceOf) bool
+	// Missing: the store lacks the pack, or has less of it. It may have it again later.
+	Missing bool
 }
 
 // LostPacks is what Lose has dropped.
@@ -103,18 +105,21 @@ func (l *losing) drop(ctx context.Context, found []LostPack, all []int) error {
 	if err := l.lists.LoseLists(ctx, l.term, l.rowsOf(all)); err != nil {
 		return err
 	}
-	var whole []int
+	var whole, missing []int
 	l.stays = map[backup.PackID]bool{}
 	for n, p := range found {
 		if p.Keeps == nil {
 			whole = append(whole, all[n])
+			if p.Missing {
+				missing = append(missing, all[n])
+			}
 			continue
 		}
 		if err := l.keep(ctx, &l.packs[all[n]], p.Keeps); err != nil {
 			return err
 		}
 	}
-	if err := l.lists.NoteLost(ctx, l.term, l.rowsOf(whole)); err != nil {
+	if err := l.lists.NoteLost(ctx, l.term, l.rowsOf(missing)); err != nil {
 		return err
 	}
 	if err := l.Index.Deleting(ctx, l.term, l.rowsOf(whole)); err != nil {

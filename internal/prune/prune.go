@@ -189,6 +189,7 @@ type pass struct {
 	endOf      []uint8                                // for each frame: the position in until, from 1, of the end until which it must be locked; 0: none
 	until      []time.Time                            // the ends of classes, the latest one first
 	stays      map[backup.PackID]bool                 // objects of which packs were replaced by themselves
+	lost       map[backup.PackID]bool                 // objects of packs that repairs have dropped
 	fresh      []candidate                            // objects that this pass has written
 }
 
@@ -360,6 +361,14 @@ func (p *pass) deleted(k *packState) {
 func (p *pass) load(ctx context.Context) error {
 	if err := p.loadLocks(ctx); err != nil {
 		return err
+	}
+	lost, err := p.Index.LostObjects(ctx)
+	if err != nil {
+		return err
+	}
+	p.lost = make(map[backup.PackID]bool, len(lost))
+	for _, o := range lost {
+		p.lost[o.ID] = true
 	}
 	p.rows = map[int64]int{}
 	for k, err := range p.Index.Packs(ctx) {

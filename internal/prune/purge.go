@@ -22,6 +22,8 @@ type PurgeIndex interface {
 	PurgeChunks(ctx context.Context, id backup.PackID, after backup.ChunkID, limit int) ([]backup.ChunkID, error)
 	NotePurgeObjects(ctx context.Context, id backup.PackID, objects []index.StoredObject) error
 	PurgeObjects(ctx context.Context, id backup.PackID) ([]index.StoredObject, error)
+	LostIndex
+	ForgetLost(ctx context.Context, packs []index.RecoveredPack) error
 }
 
 // PurgeOptions are the settings of a Purge, which sets Options.Index itself.
@@ -94,6 +96,9 @@ func (u *purge) run(ctx context.Context) error {
 	if err := u.eachGroup(ctx, u.group); err != nil {
 		return err
 	}
+	if err := u.lostPacks(ctx); err != nil {
+		return err
+	}
 	if err := u.historyOf(ctx, u.o.Shard); err != nil {
 		return err
 	}
@@ -106,6 +111,27 @@ func (u *purge) run(ctx context.Context) error {
 		return nil
 	}
 	return u.prove(ctx)
+}
+
+// lostPacks sees to packs that a repair has dropped, and that have chunks of the purge. If the store
+// has one again, a repair must take it back first: it may have content that is needed. The notes of
+// the others are forgotten, so that a sweep deletes what comes back later.
+func (u *purge) lostPacks(ctx context.Context) error {
+	returned, missing, err := Returned(ctx, u.purges, u.Store, u.o.Repository.ID)
+	if err != nil || len(returned)+len(missing) == 0 {
+		return err
+	}
+	return u.eachGroup(ctx, func(ctx context.Context, ids map[backup.ChunkID]bool) error {
+		concerned := func(p index.RecoveredPack) bool {
+			return slices.ContainsFunc(p.Chunks, func(c backup.ChunkPlace) bool { return ids[c.ID] })
+		}
+		for i := range returned {
+			if concerned(returned[i]) {
+				u.leave(returned[i].Object, errors.New("a repair has dropped it, and the store has it again: run bctl repair first"))
+			}
+		}
+		return u.purges.ForgetLost(ctx, slices.DeleteFunc(slices.Clone(missing), func(p index.RecoveredPack) bool { return !concerned(p) }))
+	})
 }
 
 // eachGroup calls do with the chunks of the purge, as many at a time as memory allows.

@@ -23,7 +23,7 @@ const statsAtOnce = 32
 
 // Returned returns those of the packs that Lose has dropped that the store has again: it may only
 // have failed to show them. The other ones are missing.
-func Returned(ctx context.Context, idx LostIndex, s store.Store) (returned, missing []index.RecoveredPack, err error) {
+func Returned(ctx context.Context, idx LostIndex, s store.Store, repository backup.RepositoryID) (returned, missing []index.RecoveredPack, err error) {
 	lost, err := idx.LostPacks(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -33,7 +33,7 @@ func Returned(ctx context.Context, idx LostIndex, s store.Store) (returned, miss
 	asking.SetLimit(statsAtOnce)
 	for i := range lost {
 		asking.Go(func() error {
-			here, err := isThere(ctx, s, &lost[i])
+			here, err := isThere(ctx, s, repository, &lost[i])
 			if err != nil {
 				return err
 			}
@@ -50,9 +50,9 @@ func Returned(ctx context.Context, idx LostIndex, s store.Store) (returned, miss
 	return returned, missing, asking.Wait()
 }
 
-// isThere reports whether the store has the object of a pack, as far as its length and its header
-// show.
-func isThere(ctx context.Context, s store.Store, p *index.RecoveredPack) (bool, error) {
+// isThere reports whether the store has a pack, as far as its header and its trailer show. A scrub
+// compares the rest with the checksums that are noted.
+func isThere(ctx context.Context, s store.Store, repository backup.RepositoryID, p *index.RecoveredPack) (bool, error) {
 	name := store.PackName(p.Snapshot, p.Object)
 	bytes, err := s.Stat(ctx, name)
 	switch {
@@ -60,39 +60,51 @@ func isThere(ctx context.Context, s store.Store, p *index.RecoveredPack) (bool, 
 		return false, nil
 	case err != nil || bytes < p.Offset+p.Bytes:
 		return false, err
-	case p.Offset > 0:
-		return true, nil
 	}
-	id, err := pack.ReadID(ctx, s, name, bytes)
+	id := p.Pack
+	if p.Sealed != (backup.PackID{}) {
+		id = p.Sealed
+	}
+	err = pack.Inspect(ctx, s, pack.Place{Object: name, Offset: p.Offset, Bytes: p.Bytes}, repository, id)
 	if errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrCorrupt) {
 		return false, nil
 	}
-	return id == p.Pack || id == p.Sealed, err
+	return err == nil, err
 }
 
 // A TakeBackIndex is what TakeBack needs of the index.
 type TakeBackIndex interface {
 	Index
 	LostIndex
-	TakeBack(ctx context.Context, packs []index.RecoveredPack) error
+	TakeBack(ctx context.Context, packs []index.RecoveredPack) ([]index.RecoveredPack, error)
 }
 
-// TakeBack registers the packs again that Returned finds, and returns their number and bytes. It
-// fails with ErrBusy while another process prunes.
-func TakeBack(ctx context.Context, idx TakeBackIndex, o Options) (packs int, bytes int64, err error) {
+// A TakenBack is what TakeBack has found.
+type TakenBack struct {
+	Packs   int   // that are registered again
+	Bytes   int64 // of these
+	Waiting int   // that the store has, and that can be registered when the running snapshots have ended
+	Missing []index.RecoveredPack
+}
+
+// TakeBack registers the packs again that Returned finds. It fails with ErrBusy while another
+// process prunes.
+func TakeBack(ctx context.Context, idx TakeBackIndex, o Options, repository backup.RepositoryID) (t TakenBack, err error) {
 	o.Index = idx
 	p := &pass{Options: o}
 	err = p.lead(ctx, func(ctx context.Context) error {
 		p.step("looking for lost packs")
-		returned, _, err := Returned(ctx, idx, p.Store)
+		returned, missing, err := Returned(ctx, idx, p.Store, repository)
+		t.Missing = missing
 		if err != nil || len(returned) == 0 {
 			return err
 		}
-		for i := range returned {
-			bytes += returned[i].Bytes
+		taken, err := idx.TakeBack(ctx, returned)
+		for i := range taken {
+			t.Bytes += taken[i].Bytes
 		}
-		packs = len(returned)
-		return idx.TakeBack(ctx, returned)
+		t.Packs, t.Waiting = len(taken), len(returned)-len(taken)
+		return err
 	})
-	return packs, bytes, err
+	return t, err
 }

@@ -95,16 +95,16 @@ func (r *rebuilding) listRecords(ctx context.Context) error {
 	return nil
 }
 
-// olderRecords returns the records of a shard with the least amendments that the store has: those
-// of before a purge. It returns nil unless some snapshot has several, all of which can be used.
-func (r *rebuilding) olderRecords(ctx context.Context, newest []*record) ([]*record, error) {
+// olderRecords returns the records of a shard with the amendments that which chooses. It returns nil
+// unless some snapshot has several, of which the chosen ones can be used.
+func (r *rebuilding) olderRecords(ctx context.Context, newest []*record, which func(sequences []int) int) ([]*record, error) {
 	older, several := slices.Clone(newest), false
 	for i, n := range newest {
-		first := r.sequences[n.ID][0]
-		if first == n.amendment {
+		sequence := which(r.sequences[n.ID])
+		if sequence == n.amendment {
 			continue
 		}
-		found, err := r.openRecord(ctx, n.ID, first)
+		found, err := r.openRecord(ctx, n.ID, sequence)
 		switch {
 		case usable(err):
 			return nil, nil

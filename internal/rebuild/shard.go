@@ -20,6 +20,7 @@ type shard struct {
 	chain   chain
 	at      state
 	ahead   map[backup.SnapshotID]bool // the index has them as a purge has left them, and their records are to be amended
+	failed  int                        // snapshots that cannot be recovered, also those that were named before
 	anew    bool                       // the pages are replayed, whatever the index has
 	// The lengths of the last checkpoint and of the segments since.
 	checkpointBytes, segmentBytes int64
@@ -67,34 +68,58 @@ func (r *rebuilding) recoverShard(ctx context.Context, key backup.ShardKey) erro
 	before := r.result
 	newest := r.byShard[key]
 	s := &shard{rebuilding: r, Shard: r.shards[key], records: newest}
-	if err := s.recover(ctx); err != nil || len(r.result.Lost) == len(before.Lost) {
+	if err := s.recover(ctx); err != nil || s.failed == 0 {
 		return err
 	}
-	older, err := r.olderRecords(ctx, newest)
-	if err != nil || older == nil {
-		return err
+	least, best := s.failed, newest
+	last := newest
+	for _, which := range []func(sequences []int) int{beforeNewest, first} {
+		older, err := r.olderRecords(ctx, newest, which)
+		if err != nil {
+			return err
+		}
+		if older == nil {
+			continue
+		}
+		failed, err := r.recoverFrom(ctx, key, older, &before)
+		if err != nil {
+			return err
+		}
+		if last = older; failed < least {
+			least, best = failed, older
+		}
+		if least == 0 {
+			break
+		}
 	}
-	lost := len(r.result.Lost)
-	if err := r.recoverFrom(ctx, key, older, &before); err != nil {
-		return err
+	if !slices.Equal(last, best) {
+		if _, err := r.recoverFrom(ctx, key, best, &before); err != nil {
+			return err
+		}
 	}
-	if len(r.result.Lost) >= lost {
-		return r.recoverFrom(ctx, key, newest, &before)
+	if slices.Equal(best, newest) {
+		return nil
 	}
 	r.result.Unpurged = append(r.result.Unpurged, r.shards[key])
 	return r.Index.MarkStale(ctx, r.shards[key].ID) // the store may have newer records
 }
 
-// recoverFrom recovers the snapshots of a shard again, from other records. before is the result
-// before the first time.
-func (r *rebuilding) recoverFrom(ctx context.Context, key backup.ShardKey, records []*record, before *Result) error {
+// The record of before an interrupted purge is most often the one before the newest. Object lock may
+// have kept still older ones.
+func beforeNewest(sequences []int) int { return sequences[max(0, len(sequences)-2)] }
+func first(sequences []int) int        { return sequences[0] }
+
+// recoverFrom recovers the snapshots of a shard again, from other records, and returns how many of
+// them cannot be recovered. before is the result before the first time.
+func (r *rebuilding) recoverFrom(ctx context.Context, key backup.ShardKey, records []*record, before *Result) (failed int, err error) {
 	r.result.Snapshots, r.result.Lost = before.Snapshots, before.Lost
 	r.progress.Snapshots -= len(records)
 	for _, one := range records {
 		r.records[one.ID] = one
 	}
 	s := &shard{rebuilding: r, Shard: r.shards[key], records: records, anew: true}
-	return s.recover(ctx)
+	err = s.recover(ctx)
+	return s.failed, err
 }
 
 // noteRecords notes the records that the store has, and that were not written yet when the index
@@ -240,6 +265,7 @@ func (s *shard) recoverOne(ctx context.Context, r *record, known *backup.Snapsho
 		s.chain.lost[r] = fmt.Errorf("the index has later snapshots, and not this one; an empty index may have it: %w", backup.ErrNotFound)
 	}
 	if err := s.chain.lost[r]; err != nil && (r.Number > s.at.number || known == nil) {
+		s.failed++
 		if !s.unended[r.ID] { // it was named as lost before
 			return nil
 		}

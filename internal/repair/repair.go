@@ -99,6 +99,9 @@ func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err e
 		}
 	}()
 	lost, journal, chunks := o.toDo(&s)
+	for _, f := range report.Findings {
+		s.Left += f.More // a further repair finds them
+	}
 	if len(lost)+len(journal) > 0 || chunks {
 		if err := o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("begins: %d packs, %d other objects", len(lost), len(journal))); err != nil {
 			return s, err
@@ -238,20 +241,35 @@ func (o *Options) fromParity(ctx context.Context, s *Summary) error {
 	return o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("put back %d objects from parity (%d bytes)", s.FromParity, s.FromParityBytes))
 }
 
-// fromMirror puts back what a second copy has, and checks again. Of the content, that of the
-// damaged packs is read again.
-func (o *Options) fromMirror(ctx context.Context, s *Summary) (err error) {
-	names, bytes, err := o.PutBack(ctx, s.Report.Findings)
-	s.PutBack = append(s.PutBack, names...)
-	if len(names) > 0 {
-		err = errors.Join(err, o.Index.NotePutBack(context.WithoutCancel(ctx), index.FromMirror, len(names), bytes))
+// fromMirror puts back what a second copy has, and checks again, until there is nothing more to put
+// back: another check may find more, because a report has a limited number of findings.
+func (o *Options) fromMirror(ctx context.Context, s *Summary) error {
+	put := map[string]bool{}
+	for {
+		names, bytes, err := o.PutBack(ctx, s.Report.Findings)
+		s.PutBack = append(s.PutBack, names...)
+		before := len(put)
+		for _, name := range names {
+			put[name] = true
+		}
+		if len(names) > 0 {
+			err = errors.Join(err, o.Index.NotePutBack(context.WithoutCancel(ctx), index.FromMirror, len(names), bytes))
+		}
+		s.FromMirror += len(names)
+		if err != nil || len(names) == 0 {
+			return err
+		}
+		if err := o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("put back %d objects from the mirror", len(names))); err != nil {
+			return err
+		}
+		if err := o.checkAgain(ctx, s); err != nil || len(put) == before {
+			return err
+		}
 	}
-	if s.FromMirror = len(names); err != nil || s.FromMirror == 0 {
-		return err
-	}
-	if err := o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("put back %d objects from the mirror", s.FromMirror)); err != nil {
-		return err
-	}
+}
+
+// checkAgain checks again. Of the content, that of the damaged packs is read again.
+func (o *Options) checkAgain(ctx context.Context, s *Summary) error {
 	damaged := map[backup.PackID]bool{}
 	for _, f := range s.Report.Findings {
 		if f.Damage != nil {
@@ -285,7 +303,7 @@ func (o *Options) endGroups(ctx context.Context, s *Summary) error {
 // lostPack returns what is lost of a pack. It is false if that is not known.
 func lostPack(f *check.Finding) (prune.LostPack, bool) {
 	d := f.Damage
-	p := prune.LostPack{Row: d.Row, Pack: d.Pack}
+	p := prune.LostPack{Row: d.Row, Pack: d.Pack, Missing: d.Missing}
 	if !d.Whole {
 		p.Keeps = func(place *index.PlaceOf) bool { return !d.Has(place) }
 	}

@@ -67,6 +67,7 @@ type Store interface {
 type Object struct {
 	Name      string
 	SizeBytes int64
+	Modified  time.Time // when it was put, by the store's clock; zero: the store does not know
 }
 
 // ErrFull reports that the store has no space left for the object. It wraps backup.StoreFull, and

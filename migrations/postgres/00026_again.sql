@@ -6,7 +6,9 @@ SET LOCAL lock_timeout = '5s';
 INSERT INTO schema_versions (version, oldest) VALUES (26, 2);
 -- The greatest number of a snapshot of the shard when the purge began: later ones may have the path again.
 ALTER TABLE purges ADD COLUMN through bigint NOT NULL DEFAULT 9223372036854775807;
-UPDATE purges SET through = (SELECT last_number FROM shards WHERE shards.id = purges.shard);
+UPDATE purges SET through = coalesce(
+    (SELECT max(number) FROM snapshots WHERE shard_id = purges.shard AND snapshots.started <= to_timestamp(purges.started / 1000000.0)),
+    (SELECT last_number FROM shards WHERE shards.id = purges.shard));
 
 -- Packs that a repair has dropped because the store had lost them. If the store has them again, a repair takes them back.
 CREATE TABLE lost_packs (
@@ -17,6 +19,7 @@ CREATE TABLE lost_packs (
     object_offset bigint NOT NULL,
     stored_bytes  bigint NOT NULL,
     frame_bytes   bytea NOT NULL,
+    sums          bytea NOT NULL,
     chunks        bytea NOT NULL -- of each: id (16 bytes), frame, offset and length (4 bytes each)
 );
 CREATE INDEX lost_packs_object ON lost_packs (object);

@@ -5,7 +5,9 @@
 INSERT INTO schema_versions (version, oldest) VALUES (26, 11);
 -- The greatest number of a snapshot of the shard when the purge began: later ones may have the path again.
 ALTER TABLE purges ADD COLUMN through INTEGER NOT NULL DEFAULT 9223372036854775807;
-UPDATE purges SET through = (SELECT last_number FROM shards WHERE shards.id = purges.shard);
+UPDATE purges SET through = coalesce(
+    (SELECT max(number) FROM snapshots WHERE shard_id = purges.shard AND unixepoch(substr(snapshots.started, 1, 19)) <= purges.started / 1000000),
+    (SELECT last_number FROM shards WHERE shards.id = purges.shard));
 
 -- Packs that a repair has dropped because the store had lost them. If the store has them again, a repair takes them back.
 CREATE TABLE lost_packs (
@@ -16,6 +18,7 @@ CREATE TABLE lost_packs (
     object_offset INTEGER NOT NULL,
     stored_bytes  INTEGER NOT NULL,
     frame_bytes   BLOB NOT NULL,
+    sums          BLOB NOT NULL,
     chunks        BLOB NOT NULL -- of each: id (16 bytes), frame, offset and length (4 bytes each)
 );
 CREATE INDEX lost_packs_object ON lost_packs (object);

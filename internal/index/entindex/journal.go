@@ -24,10 +24,12 @@ func (x *Index) LastCommits(ctx context.Context, id backup.ShardID) (index.LastC
 	if err != nil {
 		return index.LastCommits{}, x.Backend.Wrap(orNotFound(err, "shard %d", id))
 	}
+	var stale int64
+	err = x.query(ctx, countStale, []any{int64(id)}, func(scan func(...any) error) error { return scan(&stale) })
 	return index.LastCommits{
 		Good: backup.SnapshotNumber(row.LastGoodNumber), Files: row.LastGoodFiles, Bytes: row.LastGoodBytes,
-		CheckpointBytes: row.CheckpointBytes, SegmentBytes: row.SegmentBytes,
-	}, nil
+		CheckpointBytes: row.CheckpointBytes, SegmentBytes: row.SegmentBytes, Stale: stale > 0,
+	}, err
 }
 
 // Changes implements index.Committing.

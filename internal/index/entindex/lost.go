@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -12,55 +13,80 @@ import (
 )
 
 const (
-	selectLosing   = `SELECT pack, sealed, snapshot, object, object_offset, stored_bytes, frame_bytes FROM packs WHERE id = $1`
+	selectLosing   = `SELECT id, pack, sealed, snapshot, object, object_offset, stored_bytes, frame_bytes, sums FROM packs WHERE {id in $1}`
 	insertLostPack = `
-INSERT INTO lost_packs (pack, sealed, snapshot, object, object_offset, stored_bytes, frame_bytes, chunks) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO lost_packs (pack, sealed, snapshot, object, object_offset, stored_bytes, frame_bytes, sums, chunks) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT (pack) DO NOTHING`
-	selectLostPacks = `SELECT pack, sealed, snapshot, object, object_offset, stored_bytes, frame_bytes, chunks FROM lost_packs ORDER BY object, object_offset`
-	selectLostHere  = `SELECT object, snapshot FROM lost_packs WHERE {object in $1}`
-	deleteLost      = `DELETE FROM lost_packs WHERE pack = $1`
+	selectLostPacks   = `SELECT pack, sealed, snapshot, object, object_offset, stored_bytes, frame_bytes, sums, chunks FROM lost_packs ORDER BY object, object_offset`
+	selectLostObjects = `SELECT DISTINCT snapshot, object FROM lost_packs`
+	selectLostHere    = `SELECT object, snapshot FROM lost_packs WHERE {object in $1}`
+	deleteLost        = `DELETE FROM lost_packs WHERE pack = $1`
+	// Rows of deleted packs stay until the snapshots have ended that were running then.
+	selectDying  = `SELECT pack FROM packs WHERE deleted <> 0`
+	setFoundSums = `UPDATE packs SET sums = $2 WHERE pack = $1`
 )
 
-// lostChunkBytes is the length of an encoded place.
-const lostChunkBytes = 16 + 3*4
+const (
+	// lostChunkBytes is the length of an encoded place.
+	lostChunkBytes = 16 + 3*4
+	// lostAtOnce is how many packs NoteLost notes after one scan of all places.
+	lostAtOnce = 1000
+)
 
 // NoteLost implements index.Repairing.
 func (x *Index) NoteLost(ctx context.Context, t index.Term, rows []int64) error {
-	for _, row := range rows {
-		var chunks []byte
-		err := x.Backend.EachLocation(ctx, []int64{row}, func(c index.ChunkLocation) error {
-			chunks = append(chunks, c.Chunk[:]...)
-			for _, n := range []uint32{c.Frame, c.Start, c.Length} {
-				chunks = binary.BigEndian.AppendUint32(chunks, n)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-			if err := tx.checkTerm(ctx, t); err != nil {
-				return err
-			}
-			var pack, snapshot, object uuid.UUID
-			var sealed uuid.NullUUID
-			var offset, bytes int64
-			var frames []byte
-			found := false
-			err := tx.Each(ctx, selectLosing, []any{row}, func(scan func(...any) error) error {
-				found = true
-				return scan(&pack, &sealed, &snapshot, &object, &offset, &bytes, &frames)
-			})
-			if err != nil || !found {
-				return err
-			}
-			return tx.exec(ctx, insertLostPack, pack, sealed, snapshot, object, offset, bytes, NotNull(frames), NotNull(chunks))
-		})
-		if err != nil {
+	for group := range slices.Chunk(rows, lostAtOnce) {
+		if err := x.noteLost(ctx, t, group); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (x *Index) noteLost(ctx context.Context, t index.Term, rows []int64) error {
+	chunks := make(map[int64][]byte, len(rows))
+	err := x.Backend.EachLocation(ctx, rows, func(c index.ChunkLocation) error {
+		b := append(chunks[c.Pack], c.Chunk[:]...)
+		for _, n := range []uint32{c.Frame, c.Start, c.Length} {
+			b = binary.BigEndian.AppendUint32(b, n)
+		}
+		chunks[c.Pack] = b
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		if err := tx.checkTerm(ctx, t); err != nil {
+			return err
+		}
+		var notes [][]any
+		err := eachOf(ctx, tx, selectLosing, rows, func(scan func(...any) error) error {
+			var row, offset, bytes int64
+			var pack, snapshot, object uuid.UUID
+			var sealed uuid.NullUUID
+			var frames, sums []byte
+			err := scan(&row, &pack, &sealed, &snapshot, &object, &offset, &bytes, &frames, &sums)
+			notes = append(notes, []any{pack, sealed, snapshot, object, offset, bytes, NotNull(frames), NotNull(sums), NotNull(chunks[row])})
+			return err
+		})
+		for _, args := range notes {
+			if err == nil {
+				err = tx.exec(ctx, insertLostPack, args...)
+			}
+		}
+		return err
+	})
+}
+
+// LostObjects implements index.Pruning.
+func (x *Index) LostObjects(ctx context.Context) ([]index.StoredObject, error) {
+	return listOf(ctx, x.query, selectLostObjects, nil, func(scan func(...any) error) (o index.StoredObject, err error) {
+		var of, object uuid.UUID
+		err = scan(&of, &object)
+		o.Snapshot, o.ID = backup.SnapshotID(of), backup.PackID(object)
+		return o, err
+	})
 }
 
 // LostPacks implements index.Repairing.
@@ -69,7 +95,7 @@ func (x *Index) LostPacks(ctx context.Context) ([]index.RecoveredPack, error) {
 		var pack, snapshot, object uuid.UUID
 		var sealed uuid.NullUUID
 		var frames, chunks []byte
-		if err := scan(&pack, &sealed, &snapshot, &object, &p.Offset, &p.Bytes, &frames, &chunks); err != nil {
+		if err := scan(&pack, &sealed, &snapshot, &object, &p.Offset, &p.Bytes, &frames, &p.Sums, &chunks); err != nil {
 			return p, err
 		}
 		p.Pack, p.Sealed, p.Snapshot, p.Object = backup.PackID(pack), backup.PackID(sealed.UUID), backup.SnapshotID(snapshot), backup.PackID(object)
@@ -91,12 +117,35 @@ func (x *Index) LostPacks(ctx context.Context) ([]index.RecoveredPack, error) {
 	})
 }
 
-// TakeBack implements index.Repairing.
-func (x *Index) TakeBack(ctx context.Context, packs []index.RecoveredPack) error {
-	if err := x.RecoverPacks(ctx, packs); err != nil {
+// TakeBack implements index.Repairing. The caller leads, so no row begins or ends to be deleted
+// meanwhile.
+func (x *Index) TakeBack(ctx context.Context, packs []index.RecoveredPack) (taken []index.RecoveredPack, err error) {
+	dying := map[backup.PackID]bool{}
+	err = x.query(ctx, selectDying, nil, func(scan func(...any) error) error {
+		var id uuid.UUID
+		err := scan(&id)
+		dying[backup.PackID(id)] = true
 		return err
+	})
+	if err != nil {
+		return nil, err
 	}
-	return x.ForgetLost(ctx, packs)
+	taken = slices.DeleteFunc(slices.Clone(packs), func(p index.RecoveredPack) bool { return dying[p.Pack] })
+	if err := x.RecoverPacks(ctx, taken); err != nil {
+		return nil, err
+	}
+	err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		for i := range taken {
+			if err := tx.exec(ctx, setFoundSums, uuid.UUID(taken[i].Pack), NotNull(taken[i].Sums)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return taken, x.ForgetLost(ctx, taken)
 }
 
 // ForgetLost implements index.Repairing.

@@ -217,12 +217,19 @@ func testLostPacks(t *testing.T, fresh func(testing.TB) Database) {
 		}
 	}
 	named(true)
+	if objects, err := f.x.LostObjects(f.ctx); err != nil || len(objects) != 1 || objects[0].ID != p.Pack {
+		t.Fatalf("objects of lost packs: %+v, %v", objects, err)
+	}
 	lost, err := f.x.LostPacks(f.ctx)
 	f.must(err)
 	if len(lost) != 1 || lost[0].Snapshot != s.ID || lost[0].Object != p.Pack || lost[0].Pack != p.Pack || lost[0].Bytes != before[0].Bytes || len(lost[0].Chunks) != 3 {
 		t.Fatalf("lost: %+v", lost)
 	}
-	f.must(f.x.TakeBack(f.ctx, lost))
+	taken, err := f.x.TakeBack(f.ctx, lost)
+	f.must(err)
+	if len(taken) != 1 {
+		t.Fatalf("taken back: %+v", taken)
+	}
 	if got := f.packsOf(); len(got) != 1 || got[0].PackPlace != before[0].PackPlace {
 		t.Errorf("packs %+v, want %+v", got, before)
 	}
@@ -234,6 +241,34 @@ func testLostPacks(t *testing.T, fresh func(testing.TB) Database) {
 		}
 	}
 	f.wantRows("lost_packs", 0)
+
+	// While a snapshot runs that may rely on it, its row stays, and it cannot be taken back.
+	runs := f.begin()
+	rows = f.packRows(p)
+	f.must(f.x.Condemn(f.ctx, term, rows))
+	f.must(f.x.NoteLost(f.ctx, term, rows))
+	f.must(f.x.Deleting(f.ctx, term, rows))
+	for digit := range 256 {
+		f.must(f.x.DropPlaces(f.ctx, rows, byte(digit)))
+	}
+	f.must(f.x.Gone(f.ctx, rows))
+	if dropped, err := f.x.DropPacks(f.ctx, rows); err != nil || dropped != 0 {
+		t.Fatalf("dropped %d, %v", dropped, err)
+	}
+	lost, err = f.x.LostPacks(f.ctx)
+	f.must(err)
+	if taken, err = f.x.TakeBack(f.ctx, lost); err != nil || len(taken) != 0 {
+		t.Fatalf("taken back: %+v, %v", taken, err)
+	}
+	named(true)
+	f.wantRows("lost_packs", 1)
+	f.fail(runs.ID, "")
+	if dropped, err := f.x.DropPacks(f.ctx, rows); err != nil || dropped != 1 {
+		t.Fatalf("dropped %d, %v", dropped, err)
+	}
+	if taken, err = f.x.TakeBack(f.ctx, lost); err != nil || len(taken) != 1 {
+		t.Fatalf("taken back: %+v, %v", taken, err)
+	}
 
 	// One whose content is elsewhere is forgotten.
 	f.must(f.x.NoteLost(f.ctx, term, f.packRows(p)))

@@ -13,8 +13,8 @@ import (
 var errNotWritable = errors.New("it is read-only: a standby, or default_transaction_read_only is set")
 
 // fullFor is how long a write that failed counts. Small writes succeed on a full disk, so a success
-// does not show that there is space again. While there is work, writes are repeated every few
-// seconds.
+// does not show that there is space again. A committer that is not ready applies no results; after
+// this time it tries again.
 const fullFor = 15 * time.Second
 
 // A fullDisk knows whether the server had no space for a write.

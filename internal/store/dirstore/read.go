@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -191,7 +192,7 @@ func (l *lister) entry(dir *os.File, name string, e fs.DirEntry) error {
 	if err != nil {
 		return err
 	}
-	if stat.Mode&unix.S_IFMT == unix.S_IFREG && !l.yield(store.Object{Name: name, SizeBytes: stat.Size}, nil) {
+	if stat.Mode&unix.S_IFMT == unix.S_IFREG && !l.yield(store.Object{Name: name, SizeBytes: stat.Size, Modified: time.Unix(stat.Mtim.Unix())}, nil) {
 		return errStopped
 	}
 	return nil

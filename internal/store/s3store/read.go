@@ -227,7 +227,7 @@ func (s *Store) listPage(ctx context.Context, prefix, last string) (page []store
 		}
 		next = info.Key
 		if name, ok := s.objectName(info.Key); ok {
-			page = append(page, store.Object{Name: name, SizeBytes: info.Size})
+			page = append(page, store.Object{Name: name, SizeBytes: info.Size, Modified: info.LastModified})
 		}
 		if keys++; keys == listObjects {
 			return page, next, true, nil

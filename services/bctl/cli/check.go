@@ -242,7 +242,7 @@ func (c *checkCommand) run(ctx context.Context, given []string) error {
 		c.app.note("it is not known what the mirror has: %v", err)
 	}
 	if err := c.noteReturned(ctx, r, &report); err != nil {
-		c.app.note("it is not known whether the store has dropped packs again: %v", err)
+		c.app.note("it is not known whether the store has packs again that a repair had dropped: %v", err)
 	}
 	return errors.Join(damage, c.complete())
 }

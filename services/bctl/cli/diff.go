@@ -38,9 +38,9 @@ second one, both of the same shard. PATH, relative to the tree that was backed
 up, restricts the list to a directory or file.
 
 For a changed entry, the list says what differs: type, content, target, rdev,
-mode, owner, group, mtime or xattrs. A file or directory has moved if it has
-another path and the same inode. What is below a moved directory is listed only
-if it differs.
+mode, owner, group, mtime or xattrs. A file or directory has moved if its inode
+is now at a path where there was nothing. What is below a moved directory is
+listed only if it differs.
 
 With --depth N, directories are listed instead, with the number of changes below
 them: N is the number of components of their paths, and 0 is the whole tree.`,

@@ -21,7 +21,7 @@ func (c *forgetCommand) brake(ctx context.Context, i index.Index, shard *index.S
 		return nil, err
 	}
 	d.OfSnapshots = len(all) // also those that are not in d
-	if n := len(all); n > 0 && d.Last != shard.LastGood && d.Last != all[n-1].ID {
+	if n := len(all); n > 0 && d.Last != shard.LastGood && (shard.LastGood != backup.SnapshotID{} || d.Last != all[n-1].ID) {
 		d.Last = backup.SnapshotID{} // it is only the newest of those that were named
 	}
 	found := &stopOf{Stop: index.Stop{Deletion: *d}, filer: shard.Filer.Name, shard: shard.Name}

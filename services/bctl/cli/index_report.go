@@ -78,6 +78,7 @@ type indexJSON struct {
 	Pages     int64          `json:"pages"`     // likewise
 	Gone      int            `json:"gone"`      // packs that were removed
 	PutBack   int            `json:"put_back"`  // packs that were missing, and that parity had
+	Unpurged  []string       `json:"unpurged"`  // shards whose purge was interrupted, and must be repeated
 	Settings  *string        `json:"settings"`  // time of the catalog; null if there is none
 	Missing   []string       `json:"missing"`   // snapshots
 	Forgotten []string       `json:"forgotten"`
@@ -98,7 +99,7 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 	}
 	j := indexJSON{
 		Snapshots: len(found), Added: result.Snapshots, Packs: result.Packs, Pages: result.Pages, Gone: result.Gone, PutBack: result.PutBack, Settings: jsonTime(result.Catalog),
-		Missing: []string{}, Forgotten: []string{}, Damaged: []indexDamaged{},
+		Unpurged: []string{}, Missing: []string{}, Forgotten: []string{}, Damaged: []indexDamaged{},
 	}
 	for n := range result.Lost {
 		l := &result.Lost[n]
@@ -117,7 +118,8 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 	}
 	for n := range result.Unpurged {
 		s := &result.Unpurged[n]
-		a.note("a purge of %s had not amended all records when it ended: its snapshots are as before it, so run bctl purge again", display(s.Name))
+		j.Unpurged = append(j.Unpurged, s.Name)
+		a.note("the records of shard %s were being written again when that was interrupted, and its snapshots are as before: if a path was being purged, run bctl purge again", display(s.Name))
 	}
 	for n := range result.Holds {
 		h := &result.Holds[n]
@@ -134,7 +136,7 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 			_, err = fmt.Fprintf(a.out, "put back %s from parity\n", counted(result.PutBack, "pack"))
 		}
 	}
-	if err == nil && len(result.Lost)+len(result.Damaged)+len(result.Holds) > 0 {
+	if err == nil && len(result.Lost)+len(result.Damaged)+len(result.Holds)+len(result.Unpurged) > 0 {
 		err = errIncomplete
 	}
 	return err

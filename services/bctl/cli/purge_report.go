@@ -157,7 +157,7 @@ func incomplete(proof *embedded.PurgeProof) error {
 	}
 	next := "Remove the cause, and then run bctl purge --resume"
 	if !proof.LockedUntil.IsZero() {
-		next = fmt.Sprintf("The store's object lock keeps some of it until %s: run bctl purge --resume after that", zoned(proof.LockedUntil))
+		next = fmt.Sprintf("The store's object lock keeps some of it until %s. Remove other causes, and run bctl purge --resume after that", zoned(proof.LockedUntil))
 	}
 	return errors.New("the purge is not complete; it has left " + strings.Join(left, ", and ") + ". " + next)
 }

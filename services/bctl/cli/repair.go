@@ -29,7 +29,8 @@ type repairCommand struct {
 	yes        bool
 	fromParity bool
 	in         *bufio.Reader
-	asks       bool // stdin and stderr are a terminal
+	asks       bool                  // stdin and stderr are a terminal
+	missing    []index.RecoveredPack // that earlier repairs have dropped
 }
 
 func newRepair(a *app) *cobra.Command {

@@ -25,25 +25,27 @@ func (c *repairCommand) takeBack(ctx context.Context) error {
 		return err
 	}
 	o := prune.Options{Store: r.store, Log: c.app.log, Holder: holder(), By: operator()}
-	var packs int
-	var bytes int64
+	var t prune.TakenBack
 	if local, is := r.index.(*sqliteindex.Index); is {
 		locks, err := c.app.cfg.LockDir()
 		if err != nil {
 			return err
 		}
-		packs, bytes, err = embedded.TakeBack(ctx, local, locks, o)
-		if err != nil {
+		if t, err = embedded.TakeBack(ctx, local, locks, o, r.object.ID); err != nil {
 			return takingBack(err)
 		}
-	} else if packs, bytes, err = prune.TakeBack(ctx, r.index, o); err != nil {
+	} else if t, err = prune.TakeBack(ctx, r.index, o, r.object.ID); err != nil {
 		return takingBack(err)
 	}
-	if packs == 0 {
+	c.missing = t.Missing
+	if t.Waiting > 0 {
+		c.app.note("%s in the store again that a repair had dropped, and can be taken back when the running snapshots have ended: run this command again then", countedAre(t.Waiting, "pack"))
+	}
+	if t.Packs == 0 {
 		return nil
 	}
-	c.app.note("took back %s (%s) that a repair had dropped, because the store has %s again", counted(packs, "pack"), size(bytes), itOrThem(packs))
-	return r.index.NoteRepair(ctx, operator(), "repository", fmt.Sprintf("took back %d packs (%d bytes), which the store has again", packs, bytes))
+	c.app.note("took back %s (%s) that a repair had dropped, because the store has %s again", counted(t.Packs, "pack"), size(t.Bytes), itOrThem(t.Packs))
+	return r.index.NoteRepair(ctx, operator(), "repository", fmt.Sprintf("took back from the store, which has them again: packs %d, bytes %d", t.Packs, t.Bytes))
 }
 
 func takingBack(err error) error {
@@ -53,15 +55,13 @@ func takingBack(err error) error {
 	return err
 }
 
-// forgetLost forgets lost packs if no snapshot lacks anything.
+// forgetLost forgets the lost packs that were missing before the check, which has found that no
+// snapshot lacks anything.
 func (c *repairCommand) forgetLost(ctx context.Context) error {
-	return c.app.withIndex(ctx, toWrite, func(i index.Index) error {
-		lost, err := i.LostPacks(ctx)
-		if err != nil || len(lost) == 0 {
-			return err
-		}
-		return i.ForgetLost(ctx, lost)
-	})
+	if len(c.missing) == 0 {
+		return nil
+	}
+	return c.app.withIndex(ctx, toWrite, func(i index.Index) error { return i.ForgetLost(ctx, c.missing) })
 }
 
 // noteReturned says that a repair would take packs back, if content is missing that they may have.
@@ -73,7 +73,7 @@ func (c *checkCommand) noteReturned(ctx context.Context, r *repository, found *c
 	if !missing || r.store == nil {
 		return nil
 	}
-	returned, _, err := prune.Returned(ctx, r.index, r.store)
+	returned, _, err := prune.Returned(ctx, r.index, r.store, r.object.ID)
 	if err != nil || len(returned) == 0 {
 		return err
 	}

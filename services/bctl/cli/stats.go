@@ -58,7 +58,7 @@ type space struct {
 	snapshots int // running or readable
 	forgotten int
 	removable int       // of the forgotten ones: the records of the others are needed
-	stopped   int64     // bytes that would be freed without what the brake has stopped
+	stopped   int64     // bytes that would be freed if what the brake has stopped were confirmed
 	prune     bool      // the brake has stopped the prune
 	condemned time.Time // since when the oldest condemned pack waits for the deletion of its object; zero: none does
 	rowsSince time.Time // since when the oldest row of a deleted pack waits

@@ -126,7 +126,10 @@ func (m *machine) wantDiff(old, now *backup.Snapshot, kinds map[diff.Kind]int) {
 		})
 		m.must(err)
 		want := slices.DeleteFunc(slices.Clone(forth), func(c diff.Change) bool {
-			return !backup.IsAtOrBelow(c.Path, dir) && (c.From == "" || !backup.IsAtOrBelow(c.From, dir))
+			concerns := func(path string) bool {
+				return path != "" && (backup.IsAtOrBelow(path, dir) || c.Kind == diff.Moved && backup.IsAtOrBelow(dir, path))
+			}
+			return !concerns(c.Path) && !concerns(c.From)
 		})
 		if fmt.Sprint(changesText(got)) != fmt.Sprint(changesText(want)) {
 			m.Fatalf("below %q:\n%v\nwant\n%v", dir, changesText(got), changesText(want))

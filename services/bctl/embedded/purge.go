@@ -31,7 +31,7 @@ type PurgeProof struct {
 	Journal     int   // objects of the journal that have the path, or that no record names
 	Read        int   // objects of the journal that were read to find that; 0: there was no identity
 	OtherCopies int   // copies of another index, which stay
-	// LockedUntil is when the last lock ends of what is left; zero: nothing of it is locked.
+	// LockedUntil is when the last lock ends of packs that are left; zero: none of them is locked.
 	LockedUntil time.Time
 	Complete    bool
 }
@@ -92,7 +92,8 @@ func (o *PurgeOptions) step(name string) {
 	}
 }
 
-// lockedUntil returns when the last lock ends of what the purge, or another deletion, waits for.
+// lockedUntil returns when the last lock ends of packs that are to be deleted. The locks of replaced
+// records are not noted; they are no longer than those of packs.
 func (o *PurgeOptions) lockedUntil(ctx context.Context) (until time.Time, err error) {
 	locks, err := o.Index.Locks(ctx)
 	if err != nil {
@@ -111,11 +112,7 @@ func (o *PurgeOptions) lockedUntil(ctx context.Context) (until time.Time, err er
 			later(p.LockedUntil)
 		}
 	}
-	journals, err := o.Index.Journals(ctx, o.Shard)
-	for i := range journals {
-		later(locks.Until[index.RecordLock(journals[i].ID)])
-	}
-	return until, err
+	return until, nil
 }
 
 // maxRounds is how often a purge begins again because a snapshot was forgotten meanwhile.

@@ -327,6 +327,8 @@ func TestPurgeIsKilledAndTheIndexIsLost(t *testing.T) {
 		} else if !errors.Is(err, errKilled) {
 			t.Fatal(err)
 		}
+		after, err := w.backup(t.Context()) // it takes the path again
+		w.must(err)
 		for _, copies := range []bool{true, false} {
 			what := fmt.Sprintf("killed at write %d, with copies: %t", at, copies)
 			r := w.copied(t)
@@ -335,6 +337,7 @@ func TestPurgeIsKilledAndTheIndexIsLost(t *testing.T) {
 			}
 			result := r.lose(what)
 			r.checkOthers(what)
+			r.wantRestored(&after)
 			found := slices.DeleteFunc(r.repository.check(check.Content), func(f string) bool {
 				return strings.HasPrefix(f, "index copy") // the purge has deleted copies that the copy knows
 			})
@@ -345,13 +348,14 @@ func TestPurgeIsKilledAndTheIndexIsLost(t *testing.T) {
 				before++
 			}
 			if pending, err := r.index.Purges(t.Context()); err != nil || len(pending) == 0 {
-				_, err := r.index.BeginPurge(t.Context(), index.Purge{ID: backup.NewPackID(), Shard: r.shard.ID, Path: "d1/" + secret, By: "tester"}, false)
-				if err != nil && !errors.Is(err, backup.ErrNotFound) {
-					t.Fatalf("%s: %v", what, err)
-				}
+				r.beginAgain(what)
 			}
 			if proof, err := r.purge(r.Store); err != nil || !proof.Complete {
 				t.Fatalf("%s: %+v, %v", what, proof, err)
+			}
+			r.beginAgain(what) // from the new snapshot
+			if proof, err := r.purge(r.Store); err != nil || !proof.Complete {
+				t.Fatalf("%s, again: %+v, %v", what, proof, err)
 			}
 			r.check(what)
 			r.wantNoName(what)
@@ -361,6 +365,15 @@ func TestPurgeIsKilledAndTheIndexIsLost(t *testing.T) {
 	}
 	if before == 0 {
 		t.Error("the records of before a purge were never needed")
+	}
+}
+
+// beginAgain begins a purge if a snapshot has the path.
+func (w *purgeWorld) beginAgain(what string) {
+	w.Helper()
+	_, err := w.index.BeginPurge(w.Context(), index.Purge{ID: backup.NewPackID(), Shard: w.shard.ID, Path: "d1/" + secret, By: "tester"}, false)
+	if err != nil && !errors.Is(err, backup.ErrNotFound) {
+		w.Fatalf("%s: %v", what, err)
 	}
 }
 

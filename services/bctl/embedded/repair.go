@@ -46,13 +46,13 @@ func PutBack(ctx context.Context, idx *sqliteindex.Index, lockDir string, o prun
 }
 
 // TakeBack is prune.TakeBack for a repository on one machine.
-func TakeBack(ctx context.Context, idx *sqliteindex.Index, lockDir string, o prune.Options) (packs int, bytes int64, err error) {
+func TakeBack(ctx context.Context, idx *sqliteindex.Index, lockDir string, o prune.Options, repository backup.RepositoryID) (prune.TakenBack, error) {
 	unlock, err := lockPrune(ctx, idx, lockDir)
 	if err != nil {
-		return 0, 0, err
+		return prune.TakenBack{}, err
 	}
 	defer unlock()
-	return prune.TakeBack(ctx, idx, o)
+	return prune.TakeBack(ctx, idx, o, repository)
 }
 
 // A journalRepair writes damaged objects of the journal again.

@@ -190,11 +190,12 @@ const (
 )
 
 // needsCheckpoint reports whether the segment of a snapshot must have all pages of the shard: if
+// records are to be amended, because a rebuild could not tell on which of them it is based; if
 // the segments since the last checkpoint have become larger than it, or the chain of snapshots may
 // have become long. Nothing of a chain can be deleted before a checkpoint has cut it, not even the
 // records of snapshots that changed nothing. So checkpoints cost at most 8 KiB per snapshot.
 func needsCheckpoint(snap *backup.Snapshot, last *index.LastCommits) bool {
-	if snap.Base == 0 || last.SegmentBytes > max(last.CheckpointBytes, minCheckpointBytes) {
+	if snap.Base == 0 || last.Stale || last.SegmentBytes > max(last.CheckpointBytes, minCheckpointBytes) {
 		return true
 	}
 	every := checkpointEvery * (1 + last.CheckpointBytes/minCheckpointBytes)
