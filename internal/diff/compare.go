@@ -17,8 +17,8 @@ type side struct {
 	entries []backup.Entry
 }
 
-// compare reports the changes of a directory, unless a page of it is damaged. Its subdirectories are
-// reported by their own pages.
+// compare reports the changes of a directory, unless a page of it is damaged. Its subdirectories
+// are reported by their own pages.
 func (d *differ) compare(ctx context.Context, dir *directory) error {
 	old, now := first(dir.ended), first(dir.added)
 	before := dir.path // where the newer snapshot's directory was

@@ -113,9 +113,9 @@ func (u *purge) run(ctx context.Context) error {
 	return u.prove(ctx)
 }
 
-// lostPacks sees to packs that a repair has dropped, and that have chunks of the purge. If the store
-// has one again, a repair must take it back first: it may have content that is needed. The notes of
-// the others are forgotten, so that a sweep deletes what comes back later.
+// lostPacks sees to packs that a repair has dropped, and that have chunks of the purge. If the
+// store has one again, a repair must take it back first: it may have content that is needed. The
+// notes of the others are forgotten, so that a sweep deletes what comes back later.
 func (u *purge) lostPacks(ctx context.Context) error {
 	returned, missing, err := Returned(ctx, u.purges, u.Store, u.o.Repository.ID)
 	if err != nil || len(returned)+len(missing) == 0 {

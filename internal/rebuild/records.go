@@ -95,8 +95,8 @@ func (r *rebuilding) listRecords(ctx context.Context) error {
 	return nil
 }
 
-// olderRecords returns the records of a shard with the amendments that which chooses. It returns nil
-// unless some snapshot has several, of which the chosen ones can be used.
+// olderRecords returns the records of a shard with the amendments that which chooses. It returns
+// nil unless some snapshot has several, of which the chosen ones can be used.
 func (r *rebuilding) olderRecords(ctx context.Context, newest []*record, which func(sequences []int) int) ([]*record, error) {
 	older, several := slices.Clone(newest), false
 	for i, n := range newest {

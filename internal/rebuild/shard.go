@@ -104,8 +104,8 @@ func (r *rebuilding) recoverShard(ctx context.Context, key backup.ShardKey) erro
 	return r.Index.MarkStale(ctx, r.shards[key].ID) // the store may have newer records
 }
 
-// The record of before an interrupted purge is most often the one before the newest. Object lock may
-// have kept still older ones.
+// The record of before an interrupted purge is most often the one before the newest. Object lock
+// may have kept still older ones.
 func beforeNewest(sequences []int) int { return sequences[max(0, len(sequences)-2)] }
 func first(sequences []int) int        { return sequences[0] }
 

@@ -92,8 +92,8 @@ func (o *PurgeOptions) step(name string) {
 	}
 }
 
-// lockedUntil returns when the last lock ends of packs that are to be deleted. The locks of replaced
-// records are not noted; they are no longer than those of packs.
+// lockedUntil returns when the last lock ends of packs that are to be deleted. The locks of
+// replaced records are not noted.
 func (o *PurgeOptions) lockedUntil(ctx context.Context) (until time.Time, err error) {
 	locks, err := o.Index.Locks(ctx)
 	if err != nil {
