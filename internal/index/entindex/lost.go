@@ -46,7 +46,8 @@ func (x *Index) NoteLost(ctx context.Context, t index.Term, rows []int64) error 
 func (x *Index) noteLost(ctx context.Context, t index.Term, rows []int64) error {
 	chunks := make(map[int64][]byte, len(rows))
 	err := x.Backend.EachLocation(ctx, rows, func(c index.ChunkLocation) error {
-		b := append(chunks[c.Pack], c.Chunk[:]...)
+		b := chunks[c.Pack]
+		b = append(b, c.Chunk[:]...)
 		for _, n := range []uint32{c.Frame, c.Start, c.Length} {
 			b = binary.BigEndian.AppendUint32(b, n)
 		}

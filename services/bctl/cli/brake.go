@@ -17,8 +17,8 @@ func newBrake(a *app) *cobra.Command {
 		Use:   "brake",
 		Short: "Show or change what may be deleted without a confirmation",
 		Long: `Shows the settings of the brake. It stops policies, bctl forget, the pruner and
-bctl prune before they delete more than a share of a shard's snapshots, or
-of the stored bytes. They continue after operators have confirmed the deletion
+bctl prune before they delete more than a share of a shard's snapshots, or of
+the stored bytes. They continue after operators have confirmed the deletion
 (bctl confirm).`,
 		Example: "  bctl brake\n  bctl brake set --bytes 10%",
 		Args:    args(cobra.NoArgs),

@@ -22,7 +22,9 @@ import (
 type diffCommand struct {
 	app   *app
 	which which
-	depth int // of the directories to count; -1: list the changes
+	depth int // of the directories to count
+
+	counted bool // directories are listed, and not changes
 
 	counts      diffCounts
 	directories map[string]*diffCounts
@@ -48,7 +50,10 @@ them: N is the number of components of their paths, and 0 is the whole tree.`,
   bctl diff 3f2a 9b41 home/alice
   bctl diff 3f2a 9b41 --depth 2`,
 		Args: args(cobra.RangeArgs(2, 3)),
-		RunE: func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given) },
+		RunE: func(cmd *cobra.Command, given []string) error {
+			c.counted = cmd.Flags().Changed("depth")
+			return c.run(cmd.Context(), given)
+		},
 	}
 	readable := a.completeSnapshot(&c.which, snapshotOffer{states: onlyCommitted, latest: true})
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, given []string, start string) ([]string, cobra.ShellCompDirective) {
@@ -58,7 +63,7 @@ them: N is the number of components of their paths, and 0 is the whole tree.`,
 		return readable(cmd, nil, start)
 	}
 	c.which.flags(a, cmd)
-	numberFlag(cmd.Flags(), &c.depth, "depth", -1, -1, 1000, "list directories with `N` components, and count their changes; -1: list the changes")
+	numberFlag(cmd.Flags(), &c.depth, "depth", 0, 0, 1000, "list directories with `N` components, and count their changes")
 	return cmd
 }
 
@@ -169,7 +174,7 @@ type diffChange struct {
 
 func (c *diffCommand) report(ch *diff.Change) error {
 	c.counts.add(ch)
-	if c.depth >= 0 {
+	if c.counted {
 		c.count(ch)
 		return nil
 	}
@@ -277,7 +282,7 @@ func (c *diffCommand) conclude(old, now *backup.Snapshot, result *diff.Result) e
 }
 
 func (c *diffCommand) printDirectories() error {
-	if c.depth < 0 {
+	if !c.counted {
 		return nil
 	}
 	list := make([]directoryDiff, 0, len(c.directories))
