@@ -72,15 +72,15 @@ func settleCopies(ctx context.Context, s *origin, i *sqliteindex.Index) error {
 }
 
 type indexJSON struct {
-	Snapshots int            `json:"snapshots"` // that can be restored
-	Added     int            `json:"added"`     // or changed
-	Packs     int            `json:"packs"`     // that were added
-	Pages     int64          `json:"pages"`     // likewise
-	Gone      int            `json:"gone"`      // packs that were removed
-	PutBack   int            `json:"put_back"`  // packs that were missing, and that parity had
-	Unpurged  []string       `json:"unpurged"`  // shards whose purge was interrupted, and must be repeated
-	Settings  *string        `json:"settings"`  // time of the catalog; null if there is none
-	Missing   []string       `json:"missing"`   // snapshots
+	Snapshots int            `json:"snapshots"`          // that can be restored
+	Added     int            `json:"added"`              // or changed
+	Packs     int            `json:"packs"`              // that were added
+	Pages     int64          `json:"pages"`              // likewise
+	Gone      int            `json:"gone"`               // packs that were removed
+	PutBack   int            `json:"put_back"`           // packs that were missing, and that parity had
+	Unpurged  []string       `json:"unpurged,omitempty"` // shards whose purge was interrupted, and must be repeated
+	Settings  *string        `json:"settings"`           // time of the catalog; null if there is none
+	Missing   []string       `json:"missing"`            // snapshots
 	Forgotten []string       `json:"forgotten"`
 	Damaged   []indexDamaged `json:"damaged"`
 }
@@ -99,7 +99,7 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 	}
 	j := indexJSON{
 		Snapshots: len(found), Added: result.Snapshots, Packs: result.Packs, Pages: result.Pages, Gone: result.Gone, PutBack: result.PutBack, Settings: jsonTime(result.Catalog),
-		Unpurged: []string{}, Missing: []string{}, Forgotten: []string{}, Damaged: []indexDamaged{},
+		Missing: []string{}, Forgotten: []string{}, Damaged: []indexDamaged{},
 	}
 	for n := range result.Lost {
 		l := &result.Lost[n]
