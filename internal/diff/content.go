@@ -24,9 +24,6 @@ const (
 	Xattrs
 )
 
-// Metadata are the attributes that can change while type and content stay.
-const Metadata = Mode | Owner | Group | Mtime | Xattrs
-
 // names are in the order of the bits.
 var names = [...]string{"type", "content", "target", "rdev", "mode", "owner", "group", "mtime", "xattrs"}
 

@@ -31,7 +31,17 @@ const (
 
 // String returns the kind's name, as the command line prints it.
 func (k Kind) String() string {
-	return [...]string{"unknown", "added", "removed", "changed", "moved"}[min(k, Moved+1)%(Moved+1)]
+	switch k {
+	case Added:
+		return "added"
+	case Removed:
+		return "removed"
+	case Changed:
+		return "changed"
+	case Moved:
+		return "moved"
+	}
+	return "unknown"
 }
 
 // A Change is an entry that differs between two snapshots. What is below an added or removed
@@ -72,8 +82,8 @@ type Result struct {
 
 // Between calls report with each change between two snapshots of one shard at path and below: the
 // older one, and the newer one. Up to a million changes are reported in the order of path keys. If
-// some pages are missing from the index or damaged there, all other changes are reported before
-// Between fails with backup.ErrCorrupt.
+// the index lacks pages of a directory, or has damaged ones, the changes of all others are reported
+// before Between fails with backup.ErrCorrupt.
 func Between(ctx context.Context, x Index, old, now *backup.Snapshot, path string, report func(*Change) error) (Result, error) {
 	d := &differ{index: x, old: old, now: now, path: path, to: report, limit: maxPaired}
 	if err := d.keep(ctx); err != nil {

@@ -1,6 +1,7 @@
 package prune
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -61,11 +62,7 @@ func isThere(ctx context.Context, s store.Store, repository backup.RepositoryID,
 	case err != nil || bytes < p.Offset+p.Bytes:
 		return false, err
 	}
-	id := p.Pack
-	if p.Sealed != (backup.PackID{}) {
-		id = p.Sealed
-	}
-	err = pack.Inspect(ctx, s, pack.Place{Object: name, Offset: p.Offset, Bytes: p.Bytes}, repository, id)
+	err = pack.Inspect(ctx, s, pack.Place{Object: name, Offset: p.Offset, Bytes: p.Bytes}, repository, cmp.Or(p.Sealed, p.Pack))
 	if errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrCorrupt) {
 		return false, nil
 	}

@@ -37,7 +37,8 @@ func usable(err error) bool {
 
 // readRecords opens the valid record of each snapshot: that with the greatest amendment.
 func (r *rebuilding) readRecords(ctx context.Context) error {
-	if err := r.listRecords(ctx); err != nil {
+	var err error
+	if r.sequences, err = repo.Sequences(ctx, r.Store); err != nil {
 		return err
 	}
 	r.records, r.byShard = make(map[backup.SnapshotID]*record, len(r.sequences)), map[backup.ShardKey][]*record{}
@@ -75,23 +76,6 @@ func (r *rebuilding) readRecords(ctx context.Context) error {
 		})
 	}
 	r.progress.AllSnapshots = len(r.records)
-	return nil
-}
-
-// listRecords lists the records that the store has.
-func (r *rebuilding) listRecords(ctx context.Context) error {
-	r.sequences = map[backup.SnapshotID][]int{}
-	for o, err := range store.Records(ctx, r.Store) {
-		if err != nil {
-			return err
-		}
-		if id, amendment, ok := store.ParseCommitName(o.Name); ok {
-			r.sequences[id] = append(r.sequences[id], amendment)
-		}
-	}
-	for id := range r.sequences {
-		slices.Sort(r.sequences[id])
-	}
 	return nil
 }
 

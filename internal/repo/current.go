@@ -29,16 +29,29 @@ type History interface {
 // one: that of a record that was never amended is 0. The records are not authenticated, because
 // they are not read.
 func Recorded(ctx context.Context, s store.Store) (map[backup.SnapshotID]int, error) {
-	recorded := map[backup.SnapshotID]int{}
+	all, err := Sequences(ctx, s)
+	recorded := make(map[backup.SnapshotID]int, len(all))
+	for id, sequences := range all {
+		recorded[id] = sequences[len(sequences)-1]
+	}
+	return recorded, err
+}
+
+// Sequences is Recorded with the sequences of all records of a snapshot, in ascending order.
+func Sequences(ctx context.Context, s store.Store) (map[backup.SnapshotID][]int, error) {
+	all := map[backup.SnapshotID][]int{}
 	for o, err := range store.Records(ctx, s) {
 		if err != nil {
 			return nil, err
 		}
 		if id, amendment, ok := store.ParseCommitName(o.Name); ok {
-			recorded[id] = max(recorded[id], amendment)
+			all[id] = append(all[id], amendment)
 		}
 	}
-	return recorded, nil
+	for id := range all {
+		slices.Sort(all[id])
+	}
+	return all, nil
 }
 
 // Unknown returns the snapshots that have a record in the store but are not in the index, with the

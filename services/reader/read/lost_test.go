@@ -134,16 +134,7 @@ func TestStoreThatDoesNotAnswerHasLostNothing(t *testing.T) {
 // denied" means that the pack is missing: some stores answer that instead of "not found".
 func TestPacksThatMayNotBeSeen(t *testing.T) {
 	for _, seen := range []bool{false, true} {
-		f := newFixture(t, treetest.Tree{"a": treetest.File("content"), "sub": treetest.Dir(), "sub/b": treetest.File("more")})
-		f.read(f.batchOf(""))
-		f.commit()
-		f.read(f.batchOf("sub"))
-		f.commit()
-		f.reader = f.newReader(Options{})
-		if seen {
-			f.read(f.batchOf(""))
-			f.commit()
-		}
+		f := newFixtureWithPacks(t, seen)
 		before := f.store.putsSoFar()
 		f.store.setBlind(forPacks(fs.ErrPermission))
 		f.read(f.batchOf("sub"))
@@ -153,6 +144,23 @@ func TestPacksThatMayNotBeSeen(t *testing.T) {
 		}
 		f.wantTree()
 	}
+}
+
+// newFixtureWithPacks returns a fixture with two packs, and a new reader, which has seen the first
+// of them if seen is set.
+func newFixtureWithPacks(t *testing.T, seen bool) *fixture {
+	t.Helper()
+	f := newFixture(t, treetest.Tree{"a": treetest.File("content"), "sub": treetest.Dir(), "sub/b": treetest.File("more")})
+	f.read(f.batchOf(""))
+	f.commit()
+	f.read(f.batchOf("sub"))
+	f.commit()
+	f.reader = f.newReader(Options{})
+	if seen {
+		f.read(f.batchOf(""))
+		f.commit()
+	}
+	return f
 }
 
 func forPacks(err error) func(name string) error {
@@ -170,16 +178,7 @@ func TestStoreWithoutItsConfigurationHasLostNothing(t *testing.T) {
 	for what, why := range map[string]error{"refuses everything": fs.ErrPermission, "has nothing": backup.ErrNotFound} {
 		for _, seen := range []bool{false, true} {
 			t.Run(fmt.Sprint(what, ", seen before: ", seen), func(t *testing.T) {
-				f := newFixture(t, treetest.Tree{"a": treetest.File("content"), "sub": treetest.Dir(), "sub/b": treetest.File("more")})
-				f.read(f.batchOf(""))
-				f.commit()
-				f.read(f.batchOf("sub"))
-				f.commit()
-				f.reader = f.newReader(Options{})
-				if seen {
-					f.read(f.batchOf(""))
-					f.commit()
-				}
+				f := newFixtureWithPacks(t, seen)
 				before := f.store.putsSoFar()
 				batch := f.batchOf("sub")
 				f.store.setBlind(func(string) error { return fmt.Errorf("stat: %w", why) })
