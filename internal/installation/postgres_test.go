@@ -268,19 +268,19 @@ func (d *database) testPrivileges(t *testing.T) {
 		{"walker@paris", Walker, append([]string{"interrupted_pages", "pages", "reread_pages"}, everyone...), nil, nil, nil},
 		{"reader@paris", Reader, append([]string{"chunk_copies", "chunks", "filers", "packs", "pages", "read_batches", "reread_pages"}, everyone...), nil, nil, nil},
 		{
-			"committer", Committer, append(append([]string{"brake", "catalog_numbers", "confirmations", "drills", "filers", "holds", "log", "lost_snapshots", "policies", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "stops"}, everyone...), written...),
+			"committer", Committer, append(append([]string{"amendments", "brake", "catalog_numbers", "confirmations", "drills", "filers", "holds", "log", "lost_snapshots", "policies", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "stops"}, everyone...), written...),
 			append([]string{"log", "stops"}, written...), append([]string{"catalog_numbers", "chunk_lists", "chunks", "filers", "leaders", "packs", "shards", "snapshots"}, work...), append([]string{"reread_pages", "stops"}, work...),
 		},
 		{
 			"operator", Operator,
-			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "drills", "filers", "holds", "interrupted_pages", "journal_proofs", "log", "packs", "pages", "parity_groups", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "put_back", "read_batches", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
+			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_packs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "drills", "filers", "holds", "interrupted_pages", "journal_proofs", "log", "packs", "pages", "parity_groups", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "put_back", "read_batches", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
 			[]string{"confirmations", "drills", "filers", "holds", "log", "policies", "readings", "shards", "snapshots", "stops", "walk_tasks"},
 			[]string{"brake", "filers", "policies", "readings", "scrub", "shards", "snapshots", "stops"},
 			[]string{"confirmations", "drills", "filers", "holds", "policies", "readings", "shards", "stops"},
 		},
 		{
 			"pruner", Pruner,
-			append(append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "holds", "lost_snapshots", "object_locks", "confirmations", "drills", "filers", "leaders", "parity_groups", "policies", "prunes", "put_back", "readings", "removed_snapshots", "shards", "stops", "sweep", "problems", "interrupted_pages"}, everyone...), deleted...),
+			append(append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "holds", "lost_packs", "lost_snapshots", "object_locks", "confirmations", "drills", "filers", "leaders", "parity_groups", "policies", "prunes", "put_back", "readings", "removed_snapshots", "shards", "stops", "sweep", "problems", "interrupted_pages"}, everyone...), deleted...),
 			[]string{"leaders", "log", "object_locks", "packs", "parity_groups", "prunes", "removed_snapshots", "stops", "sweep"}, []string{"brake", "catalog_numbers", "object_locks", "chunk_copies", "chunk_lists", "chunks", "leaders", "packs", "pages", "parity_groups", "put_back", "shards", "snapshots", "sweep"},
 			append([]string{"amendments", "catalogs", "object_locks", "parity_groups", "problems", "prunes", "readings", "interrupted_pages", "stops"}, deleted...),
 		},
