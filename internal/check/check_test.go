@@ -2,12 +2,14 @@ package check
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -225,6 +227,23 @@ func TestState(t *testing.T) {
 	closed(t, s, false)
 	closed(t, open(repository, 1, false, 0), false)
 	closed(t, open(backup.NewRepositoryID(), 1, false, 0), false)
+	for _, age := range []time.Duration{maxStateAge - time.Hour, maxStateAge + time.Hour, -time.Hour} {
+		s = open(repository, 1, true, 0)
+		s.header.Started = time.Now().Add(-age)
+		line, err := json.Marshal(s.header)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, append(append(line, '\n'), ids[0][:]...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		closed(t, s, false)
+		want := 0
+		if age > 0 && age < maxStateAge {
+			want = 1
+		}
+		closed(t, open(repository, 1, false, want), false)
+	}
 	s = open(repository, 1, true, 0)
 	closed(t, s, true)
 	if _, err := os.Stat(path); err == nil {

@@ -59,7 +59,8 @@ type Finding struct {
 	// these snapshots.
 	Noted, Unnoted int64
 
-	// Checkpointed: of a segment, a later one has all that later snapshots need.
+	// Checkpointed: of a segment or an amended record, a later segment has all that later snapshots
+	// need.
 	Checkpointed bool
 
 	// FromParity: as far as the check has looked, parity can bring the object back.

@@ -84,9 +84,6 @@ func (c *checker) journalOf(ctx context.Context, s *shard, forgotten []index.For
 			}
 		}
 		gone := func(ctx context.Context) (bool, error) { return c.replaced(ctx, s.ID, j) }
-		record := c.signed(store.AmendedName(j.ID, j.Sequence), Record, s, j.Number, j.Number)
-		record.gone = gone
-		objects = append(objects, record)
 		// Later snapshots are based on it, up to the next checkpoint.
 		until := last
 		for _, next := range journals[i+1:] {
@@ -95,6 +92,12 @@ func (c *checker) journalOf(ctx context.Context, s *shard, forgotten []index.For
 				break
 			}
 		}
+		record := c.signed(store.AmendedName(j.ID, j.Sequence), Record, s, j.Number, j.Number)
+		record.gone = gone
+		if j.Sequence > 0 { // committers cannot write it again: it is lost as a segment is
+			record.finding.Last, record.finding.Checkpointed = until, until < last
+		}
+		objects = append(objects, record)
 		for part := range j.Segment.Parts {
 			o := c.signed(store.SegmentName(j.ID, j.Segment.Attempt, part), Segment, s, j.Number, until)
 			o.gone = gone

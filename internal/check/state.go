@@ -49,8 +49,11 @@ const maxStateHeader = 4096
 // ErrStateBusy reports that another check uses the file.
 var ErrStateBusy = errors.New("another check of this repository is running")
 
+// maxStateAge is how long a check may go on. What was whole longer ago may be damaged by now.
+const maxStateAge = 30 * 24 * time.Hour
+
 // OpenState opens the file at path, or creates it. A file of another repository or with another
-// share, and any file if restart is set, is begun anew.
+// share, one that is older than maxStateAge, and any file if restart is set, is begun anew.
 func OpenState(path string, repository backup.RepositoryID, share float64, restart bool) (*State, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -85,6 +88,9 @@ func (s *State) load(repository backup.RepositoryID, share float64) bool {
 	}
 	h, offset := &s.header, int64(len(line))
 	if h.Version != stateVersion || h.Repository != repository.String() || h.Share != share {
+		return false
+	}
+	if age := time.Since(h.Started); age < 0 || age > maxStateAge {
 		return false
 	}
 	for {

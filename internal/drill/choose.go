@@ -5,6 +5,8 @@ import (
 	"container/heap"
 	"context"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"math"
 	"slices"
 
@@ -21,6 +23,8 @@ type choice struct {
 	sampleBytes int64
 	directory   *candidate // nil: none is small enough
 	tooLarge    int64
+	files       int64 // of the snapshot, all that is not a directory
+	missing     int64 // of these, those without content, which no restore makes
 }
 
 // A candidate is a directory, with everything below it.
@@ -45,6 +49,8 @@ type chooser struct {
 	open     []level // directories from the root to the current one
 	sample   sampleHeap
 	tooLarge int64
+	files    int64
+	missing  int64
 }
 
 // A level is an open directory.
@@ -95,7 +101,7 @@ func choose(ctx context.Context, c browse.Catalog, id backup.SnapshotID, seed ui
 	for len(s.open) > 0 {
 		best = s.leave(best)
 	}
-	result := &choice{sample: map[string]bool{}, directory: best, tooLarge: s.tooLarge}
+	result := &choice{sample: map[string]bool{}, directory: best, tooLarge: s.tooLarge, files: s.files, missing: s.missing}
 	slices.SortFunc(s.sample, compareChosen)
 	for _, f := range s.sample {
 		if f.size > maxBytes-result.sampleBytes {
@@ -152,7 +158,12 @@ func (s *chooser) add(dir string, entries []backup.Entry) {
 	above := &s.open[len(s.open)-1]
 	for i := range entries {
 		e := &entries[i]
-		if e.Kind == backup.Directory || !restorable(e) {
+		if e.Kind == backup.Directory {
+			continue
+		}
+		s.files++
+		if !restorable(e) {
+			s.missing++
 			continue
 		}
 		size := max(e.Size, 0)
@@ -172,6 +183,22 @@ func (s *chooser) add(dir string, entries []backup.Entry) {
 			heap.Fix(&s.sample, 0)
 		}
 	}
+}
+
+// ErrNothing reports that a drill would prove nothing: the snapshot has files, and none can be
+// restored within the limits.
+var ErrNothing = errors.New("nothing to restore")
+
+// provesNothing returns ErrNothing if a snapshot with files has none for the drill. A snapshot
+// without files is proven by its listings.
+func (c *choice) provesNothing(o *Options) error {
+	switch {
+	case len(c.sample) > 0 || c.directory != nil || c.files == 0:
+		return nil
+	case c.missing == c.files:
+		return fmt.Errorf("%w: the snapshot lacks the content of all its files (%d)", ErrNothing, c.files)
+	}
+	return fmt.Errorf("%w: no directory has at most %d bytes, and a sample of %d files with at most as many bytes has none", ErrNothing, o.MaxBytes, o.MaxFiles)
 }
 
 // sum adds sizes. Those of sparse files may exceed any disk.

@@ -51,7 +51,7 @@ type run struct {
 }
 
 // Run makes a drill, and returns its report, which is not signed yet. With an error, nothing is
-// known: the errors are those of restore.Restore, and of the temporary directory. What differs is
+// known: the errors are ErrNothing, those of restore.Restore, and of the temporary directory. What differs is
 // not an error.
 func Run(ctx context.Context, d restore.Deps, o Options) (_ *Report, err error) {
 	r := &run{o: o, d: d, report: newReport(&d, &o)}
@@ -93,6 +93,9 @@ func (r *run) drill(ctx context.Context) error {
 	r.o.Progress(StepChoose, restore.Progress{})
 	chosen, err := choose(ctx, r.d.Catalog, r.o.Snapshot.ID, r.o.Seed, r.o.MaxFiles, r.o.MaxBytes)
 	if err != nil {
+		return err
+	}
+	if err := chosen.provesNothing(&r.o); err != nil {
 		return err
 	}
 	r.report.TooLarge = chosen.tooLarge

@@ -152,9 +152,29 @@ func TestDrill(t *testing.T) {
 	if r := f.drill(o); !r.Passed || r.TooLarge != 1 || r.Directory.Path == "" {
 		t.Errorf("%+v", r)
 	}
-	o.MaxFiles, o.MaxBytes = 0, 1
-	if r := f.drill(o); !r.Passed || r.Sample.Chosen || r.Sample.Entries != 0 {
-		t.Errorf("%+v", r)
+}
+
+// A drill that restores no file of a snapshot with files is not one that passed. A snapshot without
+// files is proven by its listings.
+func TestNothingToRestore(t *testing.T) {
+	large := newFixture(t, treetest.Tree{"large": treetest.File("0123456789"), "dir": treetest.Dir()})
+	for name, limits := range map[string]struct {
+		files int
+		bytes int64
+	}{"no file is small enough": {1000, 9}, "no file is asked for": {0, 9}, "both are none": {0, 0}} {
+		o := large.options()
+		o.MaxFiles, o.MaxBytes = limits.files, limits.bytes
+		if r, err := Run(t.Context(), large.deps, o); !errors.Is(err, ErrNothing) {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+	}
+	empty := newFixture(t, treetest.Tree{"dir": treetest.Dir()})
+	if r := empty.drill(empty.options()); !r.Passed || r.Failures != 0 {
+		t.Errorf("of no files: %+v", r)
+	}
+	c := choice{files: 2, missing: 2}
+	if err := c.provesNothing(&Options{MaxFiles: 1, MaxBytes: 1}); !errors.Is(err, ErrNothing) || !strings.Contains(err.Error(), "lacks the content") {
+		t.Errorf("without content: %v", err)
 	}
 }
 

@@ -82,7 +82,7 @@ func (p *pass) asOf(at time.Time) (names []string) {
 	for name, h := range p.state.objects {
 		had := h.goneSince == 0
 		if !at.IsZero() {
-			had = (h.goneSince == 0 || h.goneSince > at.Unix()) && h.isNoted() && h.copied <= at.Unix()
+			had = (h.goneSince == 0 || h.goneSince > at.Unix()) && h.since() <= at.Unix()
 		}
 		if h.isHere() && (had || name == store.ConfigName) {
 			names = append(names, name)

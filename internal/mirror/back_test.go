@@ -188,3 +188,53 @@ func (w *world) wantRescued(source *Source, name string) {
 		w.Errorf("the file has %q: %v", got, err)
 	}
 }
+
+// The notes of when objects were copied are damaged or lost, and perhaps a pass has noted all again:
+// the times of the mirror's list count.
+func TestCopyBackWithoutNotes(t *testing.T) {
+	damage := func(m *memory, name string) error {
+		return os.WriteFile(filepath.Join(m.dir, name), []byte("x"), 0o600)
+	}
+	remove := func(m *memory, name string) error { return os.Remove(filepath.Join(m.dir, name)) }
+	for name, test := range map[string]struct {
+		lose func(m *memory, name string) error
+		pass bool
+	}{"damaged": {damage, false}, "lost": {remove, false}, "damaged, noted again": {damage, true}, "lost, noted again": {remove, true}} {
+		w := newWorld(t)
+		dated := map[string]bool{}
+		pass := func() {
+			t.Helper()
+			_, err := Run(t.Context(), w.options())
+			w.must(err)
+			for object := range w.objects(w.to) {
+				if !dated[object] {
+					w.must(os.Chtimes(filepath.Join(w.to.dir, object), w.now, w.now))
+				}
+				dated[object] = true
+			}
+		}
+		first := w.snapshot()
+		pass()
+		want, asOf := w.objects(w.from), w.now
+		w.now = w.now.Add(time.Hour)
+		w.removeFrom(first.record)
+		w.snapshot()
+		pass()
+		for object, err := range w.to.List(t.Context(), store.SumsPrefix) {
+			w.must(err)
+			w.must(test.lose(w.to, object.Name))
+		}
+		w.now = w.now.Add(time.Hour)
+		if test.pass {
+			pass()
+		}
+		back := newMemory(t)
+		s, err := CopyBack(t.Context(), BackOptions{From: w.to, To: back, AsOf: asOf})
+		if err != nil || !maps.Equal(w.objects(back), want) {
+			t.Errorf("%s: %q, want %q; %v", name, slices.Sorted(maps.Keys(w.objects(back))), slices.Sorted(maps.Keys(want)), err)
+		}
+		if reported := len(s.Problems) > 0; reported != (name == "damaged") {
+			t.Errorf("%s: %+v", name, s.Problems)
+		}
+	}
+}

@@ -82,7 +82,11 @@ func (p *pass) settle(ctx context.Context, name string) error {
 	case original.whole() && copied.whole() && original.sum == copied.sum:
 		return p.adopt(ctx, name, &h, &copied)
 	case original.whole() && copied.whole():
-		p.problem(InMirror, name, "the store and the mirror have different bytes, and neither is proven to be wrong: nothing was changed")
+		text := "the store and the mirror have different bytes, and neither is proven to be wrong: nothing was changed"
+		if _, is := store.ParseCatalogName(name); is {
+			text += ". If the store was made again as of an earlier time, mirror it to another place"
+		}
+		p.problem(InMirror, name, text)
 		return nil
 	case !original.whole() && copied.whole():
 		after := "; the mirror's is whole"
@@ -127,7 +131,8 @@ func (p *pass) adopt(ctx context.Context, name string, h *held, s *seen) error {
 	p.mu.Lock()
 	p.summary.Adopted++
 	p.mu.Unlock()
-	return p.state.take(ctx, name, note{sizeBytes: int64(len(s.data)), sum: s.sum, copied: p.Now().Unix()})
+	copied := min(h.since(), p.Now().Unix())
+	return p.state.take(ctx, name, note{sizeBytes: int64(len(s.data)), sum: s.sum, copied: copied})
 }
 
 // put puts an object into the mirror, in place of a damaged one if there is one.

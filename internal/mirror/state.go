@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -19,10 +20,15 @@ const absent = -1
 type held struct {
 	note            // as noted; copied is 0 if there is no note
 	listed    int64 // its size in the mirror's list
+	modified  int64 // Unix seconds, in that list; 1 at least
 	goneSince int64 // Unix seconds; 0: the store has it, as far as is noted
 }
 
 func (h *held) isNoted() bool { return h.copied != 0 }
+
+// since returns the Unix time since when the mirror has the object. Without a note, because it is
+// damaged or lost, or because a pass ended before it, that is the time of the mirror's list.
+func (h *held) since() int64 { return cmp.Or(h.copied, h.modified) }
 
 // isHere reports whether the mirror has the object.
 func (h *held) isHere() bool { return h.listed != absent }
@@ -80,7 +86,8 @@ func load(ctx context.Context, to store.Store, problem func(name string, err err
 				return nil, err
 			}
 			if isOurs(o.Name) {
-				s.at(o.Name).listed = o.SizeBytes
+				h := s.at(o.Name)
+				h.listed, h.modified = o.SizeBytes, max(o.Modified.Unix(), 1)
 			}
 		}
 	}

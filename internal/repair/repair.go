@@ -10,9 +10,10 @@
 //	                  are dropped. The sound part of a pack stays as it is
 //	places            The places that a pack does not have are dropped
 //	chunks            Their files are read again
-//	record            Fleet: a committer writes it again. One machine: Journal does
-//	segment           Fleet: the shard's next segment is a checkpoint. If there is a later
-//	                  checkpoint already, nothing. One machine: Journal writes it again
+//	record            Fleet: a committer writes it again, unless it was amended. One machine:
+//	                  Journal does
+//	segment,          Fleet: the shard's next segment is a checkpoint. If there is a later
+//	amended record    checkpoint already, nothing. One machine: Journal writes it again
 //	catalog           It is written again
 //	page, snapshot    Nothing: the index itself has lost them. On one machine, bctl index rebuild
 //	lists             restores a copy of it
@@ -351,9 +352,7 @@ func (o *Options) journal(ctx context.Context, findings []*check.Finding) error 
 		var err error
 		switch f.Kind {
 		case check.Record:
-			if err = o.deleteRecord(ctx, f.Object); err == nil {
-				err = o.unrecord(ctx, f)
-			}
+			err = o.record(ctx, f)
 		case check.Segment:
 			err = o.Index.RequireCheckpoint(ctx, f.ShardID)
 		case check.Catalog:
@@ -382,11 +381,18 @@ func (o *Options) deleteRecord(ctx context.Context, name string) error {
 	return err
 }
 
-// unrecord makes a committer write a record again.
-func (o *Options) unrecord(ctx context.Context, f *check.Finding) error {
+// record makes a committer write a record again. It cannot write one that was amended: the next
+// segment of the shard has all pages instead.
+func (o *Options) record(ctx context.Context, f *check.Finding) error {
 	id, amendment, ok := store.ParseCommitName(f.Object)
-	if !ok || amendment > 0 {
-		return fmt.Errorf("%s: it cannot be written again: %w", f.Object, backup.ErrInvalid)
+	if !ok {
+		return fmt.Errorf("%s: it is no record: %w", f.Object, backup.ErrInvalid)
+	}
+	if amendment > 0 {
+		return o.Index.RequireCheckpoint(ctx, f.ShardID)
+	}
+	if err := o.deleteRecord(ctx, f.Object); err != nil {
+		return err
 	}
 	return o.Index.Unrecord(ctx, id)
 }

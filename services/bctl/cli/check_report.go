@@ -147,8 +147,8 @@ func (c *checkCommand) next(f *check.Finding) string {
 		return "restore the database from its last good dump"
 	}
 	switch {
-	case f.Kind == check.Segment && f.Checkpointed && !local:
-		return "none: these snapshots can be restored as long as the index is there, and later ones do not need the segment. To end this finding, forget them (bctl forget)"
+	case f.Checkpointed && !local:
+		return "none: these snapshots can be restored as long as the index is there, and later ones do not need this object. To end this finding, forget them (bctl forget)"
 	case f.Kind == check.Chunks && f.Unnoted == 0 && f.Noted > 0:
 		return "back up. " + lostForGood
 	case f.Kind == check.Chunks && f.Unnoted == 0:

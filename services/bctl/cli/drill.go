@@ -203,6 +203,9 @@ func (c *drillCommand) drill(ctx context.Context, i index.Index, deps restore.De
 		return nil, err
 	}
 	report, err := drill.Run(ctx, deps, o)
+	if errors.Is(err, drill.ErrNothing) {
+		err = fmt.Errorf("%w; nothing is proven: allow more with --files and --max-size, or back up the shard again", err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/rebuild"
+	"github.com/bctl/bctl/internal/repair"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/source/treetest"
 	"github.com/bctl/bctl/internal/store"
@@ -542,4 +543,48 @@ func TestSweepDuringAPurge(t *testing.T) {
 		t.Errorf("%+v after %d sweeps", proof, tried)
 	}
 	w.check("after a purge beside sweeps")
+}
+
+// A record that was amended is damaged, and nothing can write it again: as in a fleet, whose
+// committers have no other record of the snapshot. The repair does the rest, and makes the next
+// segment of the shard one that later snapshots can be read from.
+func TestRepairOfAmendedRecords(t *testing.T) {
+	w := newPurgeWorld(t).copied(t)
+	w.begin()
+	_, err := w.purge(w.Store)
+	w.must(err)
+	damaged := store.AmendedName(w.snapshots[2].ID, 1)
+	w.must(w.Store.Delete(t.Context(), damaged))
+	if _, err := w.Store.Stat(t.Context(), damaged); !errors.Is(err, backup.ErrNotFound) {
+		t.Fatal(err)
+	}
+	repaired := func(wantWritten, wantLeft int) {
+		t.Helper()
+		report, err := check.Run(t.Context(), w.checkOptions(check.Objects))
+		w.must(err)
+		found := report.Findings
+		if len(found) != 1 || found[0].Kind != check.Record || found[0].Object != damaged || found[0].First != w.snapshots[2].Number || found[0].Last != w.snapshots[3].Number {
+			t.Fatalf("%+v", found)
+		}
+		o := repair.Options{Index: w.index, Store: w.Store, Check: w.checkOptions(check.Objects), By: "tester"}
+		s, err := repair.Run(t.Context(), o, &report)
+		if err != nil || s.Journal != wantWritten || s.Left != wantLeft {
+			t.Fatalf("%+v, %v: want %d written again, %d left", s, err, wantWritten, wantLeft)
+		}
+	}
+	repaired(1, 0)
+	w.grow(9)
+	next, err := w.backup(t.Context())
+	w.must(err)
+	repaired(0, 1)
+
+	rebuilt := w.emptySQLite()
+	result := w.rebuildInto(rebuilt)
+	if result.Snapshots != 2 || len(result.Lost) != 1 || result.Lost[0].ID != w.snapshots[3].ID {
+		t.Errorf("%+v", result)
+	}
+	lost := w.index
+	w.index, w.Index = rebuilt, rebuilt
+	w.wantRestored(&next)
+	w.index, w.Index = lost, lost
 }
