@@ -236,7 +236,7 @@ func ledBy(leader string) string {
 
 // missing reports a stream or queue that cannot be examined.
 func (d *natsDoctor) missing(err error) Finding {
-	const start = "start a committer, which creates streams and queues; if one runs, its /readyz and the log of the NATS server say why it cannot"
+	const start = "start a committer, which creates streams and queues; if one runs, bctl status, its /readyz and the log of the NATS server say why it cannot"
 	switch {
 	case errors.Is(err, flow.ErrNoJetStream):
 		return fail("enable JetStream at the servers (jetstream { store_dir: … }), and for this client's account", "JetStream is not enabled")

@@ -51,8 +51,8 @@ type run struct {
 }
 
 // Run makes a drill, and returns its report, which is not signed yet. With an error, nothing is
-// known: the errors are ErrNothing, those of restore.Restore, and of the temporary directory. What differs is
-// not an error.
+// known: the errors are ErrNothing, those of restore.Restore, and of the temporary directory. What
+// differs is not an error.
 func Run(ctx context.Context, d restore.Deps, o Options) (_ *Report, err error) {
 	r := &run{o: o, d: d, report: newReport(&d, &o)}
 	if o.Source != nil {

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/bctl/bctl/internal/backup"
 )
 
@@ -25,8 +27,8 @@ type storing struct {
 	mu     sync.Mutex
 	since  time.Time // of the first failure since the last success; zero: there was none
 	last   time.Time // failure
-	err    error
-	unmade error // why the keeper could not make or repair a stream when it tried last
+	err    error     // of it
+	unmade error     // why the keeper could not make or repair a stream when it tried last
 	tried  time.Time
 }
 
@@ -37,7 +39,19 @@ func (s *storing) noteStreams(err error, now time.Time) {
 	s.unmade, s.tried = err, now
 }
 
-// note notes the outcome of a publication. A stream that is missing is made within seconds.
+// noteMissing notes whether a stream is missing. It is made within seconds. Nothing is published
+// meanwhile, so that this is the only failure.
+func (s *storing) noteMissing(missing error, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if missing != nil {
+		s.failed(missing, now)
+	} else if errors.Is(s.err, ErrNoStream) || errors.Is(s.err, jetstream.ErrNoStreamResponse) {
+		s.since = time.Time{}
+	}
+}
+
+// note notes the outcome of a publication.
 func (s *storing) note(err error, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,6 +59,11 @@ func (s *storing) note(err error, now time.Time) {
 		s.since = time.Time{}
 		return
 	}
+	s.failed(err, now)
+}
+
+// failed notes a failure. The caller holds mu.
+func (s *storing) failed(err error, now time.Time) {
 	if s.since.IsZero() || now.Sub(s.last) > triedWithin {
 		s.since = now
 	}

@@ -49,4 +49,28 @@ func TestStoring(t *testing.T) {
 	}
 	s.noteStreams(nil, now)
 	after(time.Second, nil, false)
+
+	// While a stream is missing, nothing is published. A stream that is there again does not tell
+	// whether a server stores messages.
+	missing := func(d time.Duration, err error, want bool) {
+		t.Helper()
+		now = now.Add(d)
+		s.noteMissing(err, now)
+		if got := s.refused(now); (got != nil) != want || want && err != nil && !errors.Is(got, err) {
+			t.Errorf("refused: %v, want %t", got, want)
+		}
+	}
+	missing(time.Second, nil, false)
+	missing(time.Second, ErrNoStream, false)
+	s.noteStreams(unmade, now)
+	missing(storesNone-1, ErrNoStream, false)
+	missing(1, ErrNoStream, true)
+	if got := s.refused(now); !errors.Is(got, unmade) {
+		t.Errorf("refused: %v, want also %v", got, unmade)
+	}
+	missing(time.Second, nil, false)
+	after(time.Second, context.DeadlineExceeded, false)
+	after(storesNone, context.DeadlineExceeded, true)
+	missing(time.Second, nil, true)
+	after(time.Second, nil, false)
 }

@@ -35,6 +35,7 @@ func (c *Conn) HaveStreams(ctx context.Context) error {
 			return err
 		}
 	}
+	c.storing.noteMissing(missing, time.Now())
 	return missing
 }
 

@@ -189,8 +189,8 @@ func (w *world) wantRescued(source *Source, name string) {
 	}
 }
 
-// The notes of when objects were copied are damaged or lost, and perhaps a pass has noted all again:
-// the times of the mirror's list count.
+// The notes of when objects were copied are damaged or lost, and perhaps a pass has noted all
+// again: the times of the mirror's list count.
 func TestCopyBackWithoutNotes(t *testing.T) {
 	damage := func(m *memory, name string) error {
 		return os.WriteFile(filepath.Join(m.dir, name), []byte("x"), 0o600)

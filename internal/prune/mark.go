@@ -238,6 +238,8 @@ func (p *pass) eachPlace(ctx context.Context, rows []int64, do func(index.PlaceO
 	return nil
 }
 
+var errUnknownLists = fmt.Errorf("the index does not know the chunks of some large files, so nothing can be deleted safely: %w", backup.ErrCorrupt)
+
 // references calls do for each chunk to which a page refers, directly or through list chunks. from
 // and needed are as in index.Pruning.References, by shard; if nil, they stand for all pages. It may
 // call do several times for a chunk, and for a few chunks to which only an unneeded list refers. It
@@ -303,7 +305,7 @@ func (l *listsFound) add(ctx context.Context, ids []backup.ChunkID) error {
 func (l *listsFound) lookUp(ctx context.Context) error {
 	known, err := l.Index.HasLists(ctx, l.pending)
 	if err == nil && !known {
-		err = fmt.Errorf("the index does not know the chunks of some large files, so nothing can be deleted safely: %w", backup.ErrCorrupt)
+		err = errUnknownLists
 	}
 	l.pending = l.pending[:0]
 	return err

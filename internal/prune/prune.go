@@ -180,9 +180,10 @@ type pass struct {
 	frames []uint64      // a bit for each frame of each pack: it has a marked chunk
 	free   *freePlaces   // nil: not known
 
-	announced  bool // BeforeDelete or BeforeRemove was called
-	refused    bool // the store does not let packs be copied
-	incomplete bool // another pass may find more, although nothing has changed
+	lacks      *bool // as lacksContent reports; nil: not known yet
+	announced  bool  // BeforeDelete or BeforeRemove was called
+	refused    bool  // the store does not let packs be copied
+	incomplete bool  // another pass may find more, although nothing has changed
 	locks      index.Locks
 	known      map[backup.SnapshotID]*backup.Snapshot // of all shards, if objects are locked
 	wanted     []wanted                               // locks that are not long enough
@@ -389,6 +390,11 @@ func (p *pass) load(ctx context.Context) error {
 		}
 	}
 	p.frames = make([]uint64, (frames+63)/64)
+	return p.countLists(ctx)
+}
+
+func (p *pass) countLists(ctx context.Context) error {
+	p.lists = 0
 	for _, err := range p.Index.ChunkLists(ctx) {
 		if err != nil {
 			return err

@@ -23,7 +23,6 @@ type PurgeIndex interface {
 	NotePurgeObjects(ctx context.Context, id backup.PackID, objects []index.StoredObject) error
 	PurgeObjects(ctx context.Context, id backup.PackID) ([]index.StoredObject, error)
 	LostIndex
-	ForgetLost(ctx context.Context, packs []index.RecoveredPack) error
 }
 
 // PurgeOptions are the settings of a Purge, which sets Options.Index itself.
@@ -106,6 +105,9 @@ func (u *purge) run(ctx context.Context) error {
 		if err := u.sweepSections(ctx, Sections); err != nil {
 			return err
 		}
+		if n := u.pass.result.Swept.Withheld; n > 0 {
+			u.leave(backup.PackID{}, fmt.Errorf("%d objects that the index does not name may have it, and may have content that snapshots lack: run bctl repair first", n))
+		}
 	}
 	if u.result.Left = len(u.left); u.result.Left > 0 {
 		return nil
@@ -113,24 +115,30 @@ func (u *purge) run(ctx context.Context) error {
 	return u.prove(ctx)
 }
 
-// lostPacks sees to packs that a repair has dropped, and that have chunks of the purge. If the
-// store has one again, a repair must take it back first: it may have content that is needed. The
-// notes of the others are forgotten, so that a sweep deletes what comes back later.
+// lostPacks leaves the packs that have chunks of the purge, and that a repair has dropped because
+// the store lacked them. The store may show them again, with other content that is needed: only
+// when nothing lacks content any more, a repair forgets them.
 func (u *purge) lostPacks(ctx context.Context) error {
 	returned, missing, err := Returned(ctx, u.purges, u.Store, u.o.Repository.ID)
 	if err != nil || len(returned)+len(missing) == 0 {
 		return err
 	}
 	return u.eachGroup(ctx, func(ctx context.Context, ids map[backup.ChunkID]bool) error {
-		concerned := func(p index.RecoveredPack) bool {
+		concerned := func(p *index.RecoveredPack) bool {
 			return slices.ContainsFunc(p.Chunks, func(c backup.ChunkPlace) bool { return ids[c.ID] })
 		}
 		for i := range returned {
-			if concerned(returned[i]) {
+			if concerned(&returned[i]) {
 				u.leave(returned[i].Object, errors.New("a repair has dropped it, and the store has it again: run bctl repair first"))
 			}
 		}
-		return u.purges.ForgetLost(ctx, slices.DeleteFunc(slices.Clone(missing), func(p index.RecoveredPack) bool { return !concerned(p) }))
+		for i := range missing {
+			if concerned(&missing[i]) {
+				u.leave(missing[i].Object, errors.New("a repair has dropped it, because the store lacked it. If the store gets it back, run bctl repair first. If it is lost for good, "+
+					"forget the snapshots that lack its content, and run bctl repair"))
+			}
+		}
+		return nil
 	})
 }
 

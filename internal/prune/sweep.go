@@ -1,6 +1,7 @@
 package prune
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -37,13 +38,15 @@ import (
 //     put it again after that.
 //
 // The index may be older than its store, if it was restored from a backup. Such an index lacks the
-// objects that were registered since that backup. Three rules protect them:
+// objects that were registered since that backup. These rules protect them:
 //
 //   - A sweep never deletes an object of a snapshot that the index does not know.
 //   - A sweep deletes nothing while the store has the record of a snapshot that is running
 //     according to the index, or that the index does not know. A record is written only after the
 //     index knows the end of the snapshot, so such a record shows that the index is older than the
 //     store (docs/decisions/0022-an-index-that-is-older-than-its-store.md).
+// - A sweep deletes no pack while content is missing: a pack that the index does not name may have
+//     it. The store may have hidden it from a repair, or from whoever rebuilt the index.
 //   - A sweep never deletes a copy made by compaction. Such a copy is named after a snapshot that
 //     may have ended long before, and may be the only object that has its chunks. Its header
 //     identifies it: the id of its pack differs from the id of the object.
@@ -63,6 +66,8 @@ type Swept struct {
 	Unidentified int64
 	// Locked are orphans that stay until their locks end.
 	Locked int64
+	// Withheld are orphans that stay, because content is missing that they may have.
+	Withheld int64
 	// Old reports that orphans stay, because the index is older than its store.
 	Old bool
 }
@@ -74,12 +79,14 @@ func (s *Swept) add(other Swept) {
 	s.Unknown += other.Unknown
 	s.Unidentified += other.Unidentified
 	s.Locked += other.Locked
+	s.Withheld += other.Withheld
 	s.Old = s.Old || other.Old
 }
 
 // Sweep sweeps the next section of the store. It fails with ErrBusy while another process prunes.
 // After an error, the next Sweep begins with the same section.
 func Sweep(ctx context.Context, o Options) (Swept, error) {
+	o.MemoryBytes = cmp.Or(max(0, o.MemoryBytes), defaultMemory)
 	p := &pass{Options: o}
 	err := p.lead(ctx, func(ctx context.Context) error { return p.sweepSections(ctx, 1) })
 	return p.result.Swept, err
@@ -131,6 +138,9 @@ func (s *section) report() {
 	}
 	if s.Unidentified > 0 {
 		s.Log.Warn("objects that cannot be identified stay in the store", "objects", s.Unidentified, "object", s.unidentified)
+	}
+	if s.Withheld > 0 {
+		s.Log.Warn("orphans stay in the store, because snapshots lack content that they may have", "objects", s.Withheld)
 	}
 	if s.Old {
 		s.Log.Warn("orphans stay in the store, because the index is older than the store")
@@ -203,6 +213,9 @@ func (s *section) page(ctx context.Context, page []store.Object) error {
 		s.Unknown, s.unknown = s.Unknown+int64(len(unknown)), unknown[0].Name
 	}
 	if orphans, err = s.identify(ctx, orphans); err != nil || len(orphans) == 0 {
+		return err
+	}
+	if orphans, err = s.useless(ctx, orphans); err != nil || len(orphans) == 0 {
 		return err
 	}
 	if orphans, err = s.ungrouped(ctx, orphans); err != nil || len(orphans) == 0 {
@@ -298,6 +311,23 @@ func (s *section) identify(ctx context.Context, objects []stored) (identified []
 		}
 	}
 	return identified, nil
+}
+
+// useless returns the objects without those that a repair may take back: packs, while content is
+// missing.
+func (s *section) useless(ctx context.Context, objects []stored) ([]stored, error) {
+	isPack := func(o stored) bool { return strings.HasPrefix(o.Name, store.PacksPrefix) }
+	if !slices.ContainsFunc(objects, isPack) {
+		return objects, nil
+	}
+	lacks, err := s.lacksContent(ctx)
+	if err != nil || !lacks {
+		return objects, err
+	}
+	all := len(objects)
+	objects = slices.DeleteFunc(objects, isPack)
+	s.Withheld += int64(all - len(objects))
+	return objects, nil
 }
 
 func (s *section) leave(name string) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -11,6 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -73,7 +75,10 @@ func isThere(ctx context.Context, s store.Store, repository backup.RepositoryID,
 type TakeBackIndex interface {
 	Index
 	LostIndex
+	LocateReadable(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error)
+	RecoverPacks(ctx context.Context, packs []index.RecoveredPack) error
 	TakeBack(ctx context.Context, packs []index.RecoveredPack) ([]index.RecoveredPack, error)
+	ForgetLost(ctx context.Context, packs []index.RecoveredPack) error
 }
 
 // A TakenBack is what TakeBack has found.
@@ -81,11 +86,12 @@ type TakenBack struct {
 	Packs   int   // that are registered again
 	Bytes   int64 // of these
 	Waiting int   // that the store has, and that can be registered when the running snapshots have ended
+	Useless int   // that the store has, and whose content other packs have: a sweep deletes them
 	Missing []index.RecoveredPack
 }
 
-// TakeBack registers the packs again that Returned finds. It fails with ErrBusy while another
-// process prunes.
+// TakeBack registers the packs again that Returned finds, as far as they have content that no other
+// pack has. It fails with ErrBusy while another process prunes.
 func TakeBack(ctx context.Context, idx TakeBackIndex, o Options, repository backup.RepositoryID) (t TakenBack, err error) {
 	o.Index = idx
 	p := &pass{Options: o}
@@ -96,12 +102,170 @@ func TakeBack(ctx context.Context, idx TakeBackIndex, o Options, repository back
 		if err != nil || len(returned) == 0 {
 			return err
 		}
-		taken, err := idx.TakeBack(ctx, returned)
-		for i := range taken {
-			t.Bytes += taken[i].Bytes
+		back, useless, err := withoutPlace(ctx, idx, returned)
+		if err != nil {
+			return err
 		}
-		t.Packs, t.Waiting = len(taken), len(returned)-len(taken)
-		return err
+		taken, err := idx.TakeBack(ctx, back)
+		if err != nil {
+			return err
+		}
+		t.add(taken)
+		t.Waiting, t.Useless = len(back)-len(taken), len(useless)
+		return idx.ForgetLost(ctx, useless)
 	})
 	return t, err
+}
+
+func (t *TakenBack) add(packs []index.RecoveredPack) {
+	t.Packs += len(packs)
+	for i := range packs {
+		t.Bytes += packs[i].Bytes
+	}
+}
+
+// locateAtOnce is how many chunks are looked up at a time.
+const locateAtOnce = 1000
+
+// withoutPlace returns the packs that have a chunk which neither the index nor an earlier one of
+// them has a place of, and the others.
+func withoutPlace(ctx context.Context, idx TakeBackIndex, packs []index.RecoveredPack) (without, others []index.RecoveredPack, err error) {
+	placed := map[backup.ChunkID]bool{}
+	for i := range packs {
+		p := &packs[i]
+		lacks := false
+		for part := range slices.Chunk(p.Chunks, locateAtOnce) {
+			ids := make([]backup.ChunkID, len(part))
+			for n := range part {
+				ids[n] = part[n].ID
+			}
+			at, err := idx.LocateReadable(ctx, ids)
+			if err != nil {
+				return nil, nil, err
+			}
+			for n := range ids {
+				if at[n] == (index.Location{}) && !placed[ids[n]] {
+					placed[ids[n]], lacks = true, true
+				}
+			}
+		}
+		if lacks {
+			without = append(without, *p)
+		} else {
+			others = append(others, *p)
+		}
+	}
+	return without, others, nil
+}
+
+// TakeBackOrphans opens the packs of ended snapshots that the index does not name, and registers
+// those that have content which no other pack has. A repair or a rebuild may have been shown a
+// store without them, and noted nothing. It fails with ErrBusy while another process prunes.
+func TakeBackOrphans(ctx context.Context, idx TakeBackIndex, o Options, repository backup.RepositoryID, opener *seal.Opener) (t TakenBack, err error) {
+	o.Index = idx
+	p := &pass{Options: o}
+	s := &section{pass: p}
+	err = p.lead(ctx, func(ctx context.Context) error {
+		p.step("looking for packs that the index does not name")
+		return s.eachOrphanPack(ctx, func(orphan stored) error {
+			packs, err := ReadObject(ctx, s.Store, orphan.StoredObject, orphan.SizeBytes, repository, opener)
+			if errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrInvalid) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			back, _, err := withoutPlace(ctx, idx, packs)
+			if err != nil || len(back) == 0 {
+				return err
+			}
+			t.add(back)
+			return idx.RecoverPacks(ctx, back)
+		})
+	})
+	return t, err
+}
+
+// Orphans counts the packs of ended snapshots that the index does not name.
+func Orphans(ctx context.Context, idx Index, s store.Store) (n int, err error) {
+	orphans := &section{pass: &pass{Options: Options{Index: idx, Store: s}}}
+	err = orphans.eachOrphanPack(ctx, func(stored) error {
+		n++
+		return nil
+	})
+	return n, err
+}
+
+// eachOrphanPack calls do with the objects of packs that are orphans, as far as their headers and
+// the index show.
+func (s *section) eachOrphanPack(ctx context.Context, do func(stored) error) error {
+	for page, err := range pages(s.Store.List(ctx, store.PacksPrefix)) {
+		if err != nil {
+			return err
+		}
+		var objects []stored
+		for _, o := range page {
+			if parsed, ok := parse(o); ok && parsed.Snapshot != (backup.SnapshotID{}) {
+				objects = append(objects, parsed)
+			}
+		}
+		orphans, _, err := s.orphans(ctx, index.Term{}, objects)
+		if err == nil {
+			orphans, err = s.identify(ctx, orphans)
+		}
+		if err != nil {
+			return err
+		}
+		for _, o := range orphans {
+			if err := do(o); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ReadObject reads the tables of an object's packs, as the index registers them. A pack of an
+// object that has another id was thinned or joined with others: nothing may rely on it as it was,
+// so it gets a new id.
+func ReadObject(ctx context.Context, s pack.Ranger, o index.StoredObject, bytes int64, repository backup.RepositoryID, opener *seal.Opener) ([]index.RecoveredPack, error) {
+	opened, err := pack.OpenObject(ctx, s, store.PackName(o.Snapshot, o.ID), bytes, repository, opener)
+	if err != nil {
+		return nil, err
+	}
+	packs := make([]index.RecoveredPack, len(opened))
+	for i := range opened {
+		p := &opened[i]
+		packs[i] = index.RecoveredPack{
+			Snapshot: o.Snapshot, Object: o.ID,
+			NewPack: index.NewPack{Pack: p.ID, Offset: p.Offset, Bytes: p.Bytes, FrameBytes: frameBytes(p.Reader), Chunks: placesIn(p.Reader)},
+		}
+		if len(opened) > 1 || p.ID != o.ID {
+			packs[i].Sealed, packs[i].Pack = p.ID, backup.NewPackID()
+		}
+	}
+	return packs, nil
+}
+
+func frameBytes(r *pack.Reader) []uint32 {
+	frames := r.Frames()
+	lengths := make([]uint32, len(frames))
+	for i := range frames {
+		if !frames[i].Removed {
+			lengths[i] = uint32(frames[i].SealedLength)
+		}
+	}
+	return lengths
+}
+
+// placesIn returns the places of the chunks that a pack has, without those in removed frames.
+func placesIn(r *pack.Reader) []backup.ChunkPlace {
+	frames := r.Frames()
+	places := make([]backup.ChunkPlace, 0, len(r.Chunks()))
+	for _, c := range r.Chunks() {
+		if !frames[c.Frame].Removed {
+			places = append(places, backup.ChunkPlace{ID: c.Hash.ID(), Frame: c.Frame, Offset: c.Offset, Length: c.Length})
+		}
+	}
+	return places
 }

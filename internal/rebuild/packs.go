@@ -8,7 +8,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -77,7 +77,7 @@ func (r *rebuilding) register(ctx context.Context, objects []object, bytes map[o
 		opening.SetLimit(atOnce)
 		for _, o := range objects {
 			opening.Go(func() error {
-				packs, err := r.openObject(ctx, o, bytes[o])
+				packs, err := prune.ReadObject(ctx, r.Store, index.StoredObject{Snapshot: o.snapshot, ID: o.id}, bytes[o], r.Trust.Repository, r.Trust.Opener)
 				select {
 				case results <- result{o, packs, err}:
 					return nil
@@ -130,58 +130,23 @@ func (r *rebuilding) recoverPacks(ctx context.Context, packs []index.RecoveredPa
 	return r.Index.RecoverPacks(ctx, packs)
 }
 
-// openObject reads the tables of an object's packs. A pack of an object that has another id was
-// thinned or joined with others: nothing may rely on it as it was, so it gets a new id.
-func (r *rebuilding) openObject(ctx context.Context, o object, bytes int64) ([]index.RecoveredPack, error) {
-	opened, err := pack.OpenObject(ctx, r.Store, o.name(), bytes, r.Trust.Repository, r.Trust.Opener)
-	if err != nil {
-		return nil, err
-	}
-	packs := make([]index.RecoveredPack, len(opened))
-	for i := range opened {
-		p := &opened[i]
-		packs[i] = index.RecoveredPack{
-			Snapshot: o.snapshot, Object: o.id,
-			NewPack: index.NewPack{Pack: p.ID, Offset: p.Offset, Bytes: p.Bytes, FrameBytes: frameBytes(p.Reader), Chunks: places(p.Reader)},
-		}
-		if len(opened) > 1 || p.ID != o.id {
-			packs[i].Sealed, packs[i].Pack = p.ID, backup.NewPackID()
-		}
-	}
-	return packs, nil
-}
-
-func frameBytes(r *pack.Reader) []uint32 {
-	frames := r.Frames()
-	lengths := make([]uint32, len(frames))
-	for i := range frames {
-		if !frames[i].Removed {
-			lengths[i] = uint32(frames[i].SealedLength)
-		}
-	}
-	return lengths
-}
-
-// places returns the places of the chunks that a pack has, without those in removed frames.
-func places(r *pack.Reader) []backup.ChunkPlace {
-	frames := r.Frames()
-	places := make([]backup.ChunkPlace, 0, len(r.Chunks()))
-	for _, c := range r.Chunks() {
-		if !frames[c.Frame].Removed {
-			places = append(places, backup.ChunkPlace{ID: c.Hash.ID(), Frame: c.Frame, Offset: c.Offset, Length: c.Length})
-		}
-	}
-	return places
-}
-
 // dropPacks deletes the places in packs whose objects are gone, in the way of a prune. Rows remain
-// until no batch can rely on them.
-func (r *rebuilding) dropPacks(ctx context.Context) error {
+// until no batch can rely on them. If snapshots lack content, such packs may have it, and the store
+// may only not show them: they are noted, so that a repair can take them back. Otherwise, they were
+// pruned.
+func (r *rebuilding) dropPacks(ctx context.Context) (err error) {
 	rows := r.dropped
+	if r.result.Lacks, err = prune.LacksContent(ctx, r.Index, rows); err != nil {
+		return err
+	}
 	if r.result.Gone = len(rows); len(rows) == 0 {
 		return nil
 	}
-	for _, step := range []func(context.Context, index.Term, []int64) error{r.Index.Condemn, r.Index.Deleting} {
+	steps := []func(context.Context, index.Term, []int64) error{r.Index.Condemn, r.Index.Deleting}
+	if r.result.Lacks {
+		steps = slices.Insert(steps, 1, r.Index.LoseLists, r.Index.NoteLost)
+	}
+	for _, step := range steps {
 		if err := step(ctx, r.term, rows); err != nil {
 			return err
 		}

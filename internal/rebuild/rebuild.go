@@ -10,28 +10,25 @@ import (
 	"github.com/bctl/bctl/internal/fetch"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 )
 
 // An Index is what Run needs of an index.
 type Index interface {
+	prune.Index
 	index.Braking
 	index.Catalog
 	index.Committing
 	index.Comparing
 	index.Dedup
 	index.Forgetting
-	index.Leading
-	index.Locking
-	index.Parity
-	index.Pruning
 	index.Purging
 	index.Recovering
+	index.Repairing
 	index.Scrubbing
-	index.Sweeping
 	index.Walking
-	Repository(ctx context.Context) (backup.Repository, error)
 }
 
 // Options of Run. All fields must be set, except Anew and Progress.
@@ -67,6 +64,8 @@ type Result struct {
 	Damaged []Damage
 	PutBack int // packs' objects that were missing, and that parity had
 	Gone    int // packs that the index had and the store has not
+	// Lacks reports that snapshots need content that the store lacks, or does not show.
+	Lacks bool
 	// Unpurged are shards with a purge that was not complete, and that must be repeated: their
 	// snapshots are as they were before it.
 	Unpurged []backup.Shard

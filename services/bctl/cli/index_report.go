@@ -77,6 +77,7 @@ type indexJSON struct {
 	Packs     int            `json:"packs"`              // that were added
 	Pages     int64          `json:"pages"`              // likewise
 	Gone      int            `json:"gone"`               // packs that were removed
+	Lacks     bool           `json:"lacks_content"`      // snapshots need content that the store lacks
 	PutBack   int            `json:"put_back"`           // packs that were missing, and that parity had
 	Unpurged  []string       `json:"unpurged,omitempty"` // shards whose purge was interrupted, and must be repeated
 	Settings  *string        `json:"settings"`           // time of the catalog; null if there is none
@@ -98,7 +99,7 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 		return err
 	}
 	j := indexJSON{
-		Snapshots: len(found), Added: result.Snapshots, Packs: result.Packs, Pages: result.Pages, Gone: result.Gone, PutBack: result.PutBack, Settings: jsonTime(result.Catalog),
+		Snapshots: len(found), Added: result.Snapshots, Packs: result.Packs, Pages: result.Pages, Gone: result.Gone, Lacks: result.Lacks, PutBack: result.PutBack, Settings: jsonTime(result.Catalog),
 		Missing: []string{}, Forgotten: []string{}, Damaged: []indexDamaged{},
 	}
 	for n := range result.Lost {
@@ -125,6 +126,9 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 		h := &result.Holds[n]
 		a.note("hold %d (%s) was on snapshot %s, which the index does not have", h.ID, display(h.Reason), h.Snapshot.Short())
 	}
+	if result.Lacks {
+		a.note("snapshots need content that the store does not have: bctl check names the files. If the store has it again, bctl repair takes it back")
+	}
 	if result.Catalog.IsZero() {
 		a.note("the store has no catalog that can be used: policies and holds are not recovered")
 	}
@@ -136,7 +140,7 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 			_, err = fmt.Fprintf(a.out, "put back %s from parity\n", counted(result.PutBack, "pack"))
 		}
 	}
-	if err == nil && len(result.Lost)+len(result.Damaged)+len(result.Holds)+len(result.Unpurged) > 0 {
+	if err == nil && len(result.Lost)+len(result.Damaged)+len(result.Holds)+len(result.Unpurged) > 0 || err == nil && result.Lacks {
 		err = errIncomplete
 	}
 	return err

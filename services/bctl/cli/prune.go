@@ -281,6 +281,7 @@ type sweptJSON struct {
 	OrphanBytes  int64 `json:"orphan_bytes"`   // of these
 	Unknown      int64 `json:"unknown"`        // objects of snapshots that the index does not know
 	Unidentified int64 `json:"unidentified"`   // other objects that stay
+	Withheld     int64 `json:"withheld"`       // orphans that stay: they may have content that is missing
 	IndexIsOlder bool  `json:"index_is_older"` // than the store: orphans stay
 }
 
@@ -288,7 +289,7 @@ func (c *pruneCommand) report(r *prune.Summary, elapsed time.Duration) error {
 	if c.app.json {
 		var sweep *sweptJSON
 		if c.sweep {
-			sweep = &sweptJSON{r.Swept.Objects, r.Swept.Orphans, r.Swept.Bytes, r.Swept.Unknown, r.Swept.Unidentified, r.Swept.Old}
+			sweep = &sweptJSON{r.Swept.Objects, r.Swept.Orphans, r.Swept.Bytes, r.Swept.Unknown, r.Swept.Unidentified, r.Swept.Withheld, r.Swept.Old}
 		}
 		return c.app.print(prunedJSON{
 			"prune", c.dryRun, r.Packs, r.Bytes, r.Chunks, r.Thinned, r.Freed, r.Copied, r.Versions, r.Snapshots, r.KeptPacks, r.KeptBytes, r.Unused,
@@ -359,6 +360,9 @@ func (c *pruneCommand) swept(s prune.Swept) string {
 	}
 	if s.Unknown > 0 {
 		text += fmt.Sprintf("; %s of snapshots that the index does not know stay (the index may be older than the store)", counted(int(s.Unknown), "object"))
+	}
+	if s.Withheld > 0 {
+		text += fmt.Sprintf("; %s stay, because snapshots lack content that they may have: run bctl repair", counted(int(s.Withheld), "orphan"))
 	}
 	if s.Unidentified > 0 {
 		text += fmt.Sprintf("; %s that cannot be identified stay", counted(int(s.Unidentified), "object"))

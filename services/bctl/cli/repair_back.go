@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/index"
@@ -12,8 +13,9 @@ import (
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
-// takeBack registers packs again that an earlier repair has dropped, and that the store has again.
-// It opens the index again, to write.
+// takeBack registers packs that the store has, that the index does not name, and that have content
+// which snapshots lack: those that an earlier repair has dropped, and then, if content is still
+// missing, all others. It opens the index again, to write.
 func (c *repairCommand) takeBack(ctx context.Context) error {
 	r, err := c.app.openRepository(ctx, toWrite)
 	if err != nil {
@@ -21,38 +23,83 @@ func (c *repairCommand) takeBack(ctx context.Context) error {
 	}
 	defer r.close()
 	lost, err := r.index.LostPacks(ctx)
-	if err != nil || len(lost) == 0 {
+	if err != nil {
 		return err
 	}
-	o := prune.Options{Store: r.store, Log: c.app.log, Holder: holder(), By: operator()}
-	var t prune.TakenBack
-	if local, is := r.index.(*sqliteindex.Index); is {
-		locks, err := c.app.cfg.LockDir()
-		if err != nil {
+	if len(lost) > 0 {
+		if err := c.takeBackLost(ctx, r); err != nil {
 			return err
 		}
-		if t, err = embedded.TakeBack(ctx, local, locks, o, r.object.ID); err != nil {
-			return takingBack(err)
-		}
-	} else if t, err = prune.TakeBack(ctx, r.index, o, r.object.ID); err != nil {
-		return takingBack(err)
+	}
+	lacks, err := prune.LacksContent(ctx, r.index, nil)
+	if err != nil || !lacks {
+		return err
+	}
+	return c.takeBackOrphans(ctx, r)
+}
+
+func (c *repairCommand) takeBackLost(ctx context.Context, r *repository) error {
+	t, err := c.lead(ctx, r, func(idx prune.TakeBackIndex, o prune.Options) (prune.TakenBack, error) {
+		return prune.TakeBack(ctx, idx, o, r.object.ID)
+	})
+	if err != nil {
+		return err
 	}
 	c.missing = t.Missing
 	if t.Waiting > 0 {
 		c.app.note("%s in the store again that a repair had dropped, and can be taken back when the running snapshots have ended: run this command again then", countedAre(t.Waiting, "pack"))
 	}
+	if t.Useless > 0 {
+		c.app.note("%s in the store again that a repair had dropped, and whose content other packs have by now: bctl prune --sweep deletes %s", countedAre(t.Useless, "pack"), itOrThem(t.Useless))
+	}
+	return c.tookBack(ctx, r, &t, "that a repair had dropped: the store has "+itOrThem(t.Packs)+" again")
+}
+
+// takeBackOrphans opens the packs that the index does not name.
+func (c *repairCommand) takeBackOrphans(ctx context.Context, r *repository) error {
+	n, err := prune.Orphans(ctx, r.index, r.store)
+	if err != nil || n == 0 {
+		return err
+	}
+	opener, _, err := c.app.openSealed(ctx, r)
+	if err != nil {
+		c.app.note("%s in the store that the index does not name, and that may have content which is missing. To find out takes the identity: %v", countedAre(n, "object"), err)
+		return nil
+	}
+	t, err := c.lead(ctx, r, func(idx prune.TakeBackIndex, o prune.Options) (prune.TakenBack, error) {
+		return prune.TakeBackOrphans(ctx, idx, o, r.object.ID, opener)
+	})
+	if err != nil {
+		return err
+	}
+	return c.tookBack(ctx, r, &t, "that the index did not name: snapshots need "+itOrThem(t.Packs))
+}
+
+// tookBack prints what was taken back, and writes it to the log.
+func (c *repairCommand) tookBack(ctx context.Context, r *repository, t *prune.TakenBack, why string) error {
 	if t.Packs == 0 {
 		return nil
 	}
-	c.app.note("took back %s (%s) that a repair had dropped, because the store has %s again", counted(t.Packs, "pack"), size(t.Bytes), itOrThem(t.Packs))
+	c.app.note("took back %s (%s) %s", counted(t.Packs, "pack"), size(t.Bytes), why)
 	return r.index.NoteRepair(ctx, operator(), "repository", fmt.Sprintf("took back from the store, which has them again: packs %d, bytes %d", t.Packs, t.Bytes))
 }
 
-func takingBack(err error) error {
-	if errors.Is(err, prune.ErrBusy) {
-		return &busyError{err.Error() + "; run this command again when that has ended"}
+// lead calls do with the index, and prevents that another process prunes meanwhile.
+func (c *repairCommand) lead(ctx context.Context, r *repository, do func(prune.TakeBackIndex, prune.Options) (prune.TakenBack, error)) (t prune.TakenBack, err error) {
+	o := prune.Options{Store: r.store, Log: c.app.log, Holder: holder(), By: operator()}
+	if local, is := r.index.(*sqliteindex.Index); is {
+		locks, lockErr := c.app.cfg.LockDir()
+		if lockErr != nil {
+			return t, lockErr
+		}
+		t, err = embedded.TakeBack(ctx, local, locks, func() (prune.TakenBack, error) { return do(local, o) })
+	} else {
+		t, err = do(r.index, o)
 	}
-	return err
+	if errors.Is(err, prune.ErrBusy) {
+		err = &busyError{err.Error() + "; run this command again when that has ended"}
+	}
+	return t, err
 }
 
 // forgetLost forgets the lost packs that were missing before the check, which has found that no
@@ -64,19 +111,34 @@ func (c *repairCommand) forgetLost(ctx context.Context) error {
 	return c.app.withIndex(ctx, toWrite, func(i index.Index) error { return i.ForgetLost(ctx, c.missing) })
 }
 
-// noteReturned says that a repair would take packs back, if content is missing that they may have.
+// lacksContent reports whether snapshots lack content.
+func lacksContent(found *check.Report) bool {
+	return slices.ContainsFunc(found.Findings, func(f *check.Finding) bool { return f.Kind == check.Chunks || f.Kind == check.Lists })
+}
+
+// noteReturned says what a repair would do with packs that the store has, and that the index does
+// not name.
 func (c *checkCommand) noteReturned(ctx context.Context, r *repository, found *check.Report) error {
-	missing := false
-	for _, f := range found.Findings {
-		missing = missing || f.Kind == check.Chunks
-	}
-	if !missing || r.store == nil {
+	if r.store == nil {
 		return nil
 	}
 	returned, _, err := prune.Returned(ctx, r.index, r.store, r.object.ID)
-	if err != nil || len(returned) == 0 {
+	if err != nil {
 		return err
 	}
-	c.app.note("%s in the store again that a repair had dropped: bctl repair takes %s back", countedAre(len(returned), "pack"), itOrThem(len(returned)))
-	return nil
+	lacks := lacksContent(found)
+	switch n := len(returned); {
+	case n > 0 && lacks:
+		c.app.note("%s in the store again that a repair had dropped: bctl repair takes %s back", countedAre(n, "pack"), itOrThem(n))
+	case n > 0:
+		c.app.note("%s in the store again that a repair had dropped, and that no snapshot seems to need: bctl repair finds out, and then bctl prune --sweep deletes %s", countedAre(n, "pack"), itOrThem(n))
+	}
+	if !lacks {
+		return nil
+	}
+	n, err := prune.Orphans(ctx, r.index, r.store)
+	if err == nil && n > 0 {
+		c.app.note("%s in the store that the index does not name, and may have content that is missing: bctl repair takes back what has it", countedAre(n, "object"))
+	}
+	return err
 }

@@ -45,14 +45,14 @@ func PutBack(ctx context.Context, idx *sqliteindex.Index, lockDir string, o prun
 	return prune.PutBack(ctx, o, damaged)
 }
 
-// TakeBack is prune.TakeBack for a repository on one machine.
-func TakeBack(ctx context.Context, idx *sqliteindex.Index, lockDir string, o prune.Options, repository backup.RepositoryID) (prune.TakenBack, error) {
+// TakeBack calls do while no other process prunes the repository on this machine.
+func TakeBack(ctx context.Context, idx *sqliteindex.Index, lockDir string, do func() (prune.TakenBack, error)) (prune.TakenBack, error) {
 	unlock, err := lockPrune(ctx, idx, lockDir)
 	if err != nil {
 		return prune.TakenBack{}, err
 	}
 	defer unlock()
-	return prune.TakeBack(ctx, idx, o, repository)
+	return do()
 }
 
 // A journalRepair writes damaged objects of the journal again.
