@@ -133,7 +133,9 @@ func (c *checker) checkPack(ctx context.Context, k *packState, b *buffers) (*Fin
 		err = pack.Inspect(ctx, c.Store, at, c.Repository.ID, sealed)
 	}
 	if err != nil && !fatal(err) {
-		return k.damage(err.Error()), nil
+		f := k.damage(err.Error())
+		f.Damage.Missing = errors.Is(err, backup.ErrNotFound)
+		return f, nil
 	}
 	return f, err
 }

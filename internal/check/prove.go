@@ -48,7 +48,9 @@ func ProvePack(ctx context.Context, s pack.Ranger, places PlaceReader, repositor
 	if fatal(err) {
 		return buf, nil, err
 	}
-	return buf, damageOf(p.Row, p.PackPlace, err.Error()), nil
+	f := damageOf(p.Row, p.PackPlace, err.Error())
+	f.Damage.Missing = errors.Is(err, backup.ErrNotFound)
+	return buf, f, nil
 }
 
 // damageOf returns a finding of a whole pack.

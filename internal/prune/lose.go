@@ -3,6 +3,7 @@ package prune
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -105,13 +106,13 @@ func (l *losing) drop(ctx context.Context, found []LostPack, all []int) error {
 	if err := l.lists.LoseLists(ctx, l.term, l.rowsOf(all)); err != nil {
 		return err
 	}
-	var whole, missing []int
+	var whole, noted []int
 	l.stays = map[backup.PackID]bool{}
 	for n, p := range found {
 		if p.Keeps == nil {
 			whole = append(whole, all[n])
 			if p.Missing {
-				missing = append(missing, all[n])
+				noted = append(noted, all[n])
 			}
 			continue
 		}
@@ -119,7 +120,17 @@ func (l *losing) drop(ctx context.Context, found []LostPack, all []int) error {
 			return err
 		}
 	}
-	if err := l.lists.NoteLost(ctx, l.term, l.rowsOf(missing)); err != nil {
+	// A damaged one may be sound later, if the store only returned other bytes. Its checksums tell.
+	proven, err := l.withSums(ctx, whole)
+	if err != nil {
+		return err
+	}
+	for _, i := range proven {
+		if !slices.Contains(noted, i) {
+			noted = append(noted, i)
+		}
+	}
+	if err := l.lists.NoteLost(ctx, l.term, l.rowsOf(noted)); err != nil {
 		return err
 	}
 	if err := l.Index.Deleting(ctx, l.term, l.rowsOf(whole)); err != nil {
@@ -136,6 +147,23 @@ func (l *losing) drop(ctx context.Context, found []LostPack, all []int) error {
 	}
 	l.result.Packs, l.result.Partial = len(whole), len(all)-len(whole)
 	return l.Index.DropLists(ctx)
+}
+
+// withSums returns those of the packs whose checksums are known, as they were sealed.
+func (l *losing) withSums(ctx context.Context, packs []int) (with []int, err error) {
+	of := make(map[int64]int, len(packs))
+	for _, i := range packs {
+		of[l.packs[i].Row] = i
+	}
+	for f, err := range l.Index.Frames(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		if i, is := of[f.Row]; is && len(f.Sums) > 0 && !f.Adopted {
+			with = append(with, i)
+		}
+	}
+	return with, nil
 }
 
 // keep replaces a pack by itself without the places that are lost.

@@ -283,6 +283,7 @@ func (s *section) orphans(ctx context.Context, t index.Term, objects []stored) (
 	}
 	for i, r := range recognized {
 		switch {
+		case !r.Known && r.Named: // of a snapshot that was removed, and that a rebuilt index never had
 		case !r.Known:
 			unknown = append(unknown, objects[i])
 		case r.Ended && objects[i].isOrphan(r):

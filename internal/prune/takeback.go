@@ -21,8 +21,8 @@ type LostIndex interface {
 	LostPacks(ctx context.Context) ([]index.RecoveredPack, error)
 }
 
-// statsAtOnce is how many objects Returned asks for at the same time.
-const statsAtOnce = 32
+// readAtOnce is how many packs Returned reads at the same time.
+const readAtOnce = 8
 
 // Returned returns those of the packs that Lose has dropped that the store has again: it may only
 // have failed to show them. The other ones are missing.
@@ -33,7 +33,7 @@ func Returned(ctx context.Context, idx LostIndex, s store.Store, repository back
 	}
 	var mu sync.Mutex
 	asking, ctx := errgroup.WithContext(ctx)
-	asking.SetLimit(statsAtOnce)
+	asking.SetLimit(readAtOnce)
 	for i := range lost {
 		asking.Go(func() error {
 			here, err := isThere(ctx, s, repository, &lost[i])
@@ -53,19 +53,26 @@ func Returned(ctx context.Context, idx LostIndex, s store.Store, repository back
 	return returned, missing, asking.Wait()
 }
 
-// isThere reports whether the store has a pack, as far as its header and its trailer show. A scrub
-// compares the rest with the checksums that are noted.
+// isThere reports whether the store has a pack, as far as its header and its trailer show or, if its
+// checksums are known, all but its frames. A check and a scrub prove these.
 func isThere(ctx context.Context, s store.Store, repository backup.RepositoryID, p *index.RecoveredPack) (bool, error) {
-	name := store.PackName(p.Snapshot, p.Object)
+	name, sealed := store.PackName(p.Snapshot, p.Object), cmp.Or(p.Sealed, p.Pack)
 	bytes, err := s.Stat(ctx, name)
 	switch {
 	case errors.Is(err, backup.ErrNotFound):
 		return false, nil
-	case err != nil || bytes < p.Offset+p.Bytes:
+	case err != nil || bytes < p.Offset+p.Bytes || p.Bytes > pack.MaxBytes:
 		return false, err
 	}
-	err = pack.Inspect(ctx, s, pack.Place{Object: name, Offset: p.Offset, Bytes: p.Bytes}, repository, cmp.Or(p.Sealed, p.Pack))
-	if errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrCorrupt) {
+	if len(p.Sums) == 0 {
+		err = pack.Inspect(ctx, s, pack.Place{Object: name, Offset: p.Offset, Bytes: p.Bytes}, repository, sealed)
+	} else {
+		var data []byte
+		if data, err = s.GetRange(ctx, nil, name, p.Offset, p.Bytes); err == nil {
+			_, err = pack.Prove(data, repository, sealed, p.FrameBytes, p.Sums)
+		}
+	}
+	if errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrInvalid) {
 		return false, nil
 	}
 	return err == nil, err

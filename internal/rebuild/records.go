@@ -79,25 +79,25 @@ func (r *rebuilding) readRecords(ctx context.Context) error {
 	return nil
 }
 
-// olderRecords returns the records of a shard with the amendments that which chooses. It returns
-// nil unless some snapshot has several, of which the chosen ones can be used.
-func (r *rebuilding) olderRecords(ctx context.Context, newest []*record, which func(sequences []int) int) ([]*record, error) {
-	older, several := slices.Clone(newest), false
-	for i, n := range newest {
-		sequence := which(r.sequences[n.ID])
-		if sequence == n.amendment {
+// olderRecords returns the records of a shard with an older one of each snapshot before the number
+// that has one which can be used. It returns nil if there is none.
+func (r *rebuilding) olderRecords(ctx context.Context, records []*record, before backup.SnapshotNumber) ([]*record, error) {
+	older, changed := slices.Clone(records), false
+	for i, now := range records {
+		at := slices.Index(r.sequences[now.ID], now.amendment)
+		if now.Number >= before || at <= 0 {
 			continue
 		}
-		found, err := r.openRecord(ctx, n.ID, sequence)
-		switch {
-		case usable(err):
-			return nil, nil
-		case err != nil:
+		found, err := r.openRecord(ctx, now.ID, r.sequences[now.ID][at-1])
+		if usable(err) {
+			continue
+		}
+		if err != nil {
 			return nil, err
 		}
-		older[i], several = found, true
+		older[i], changed = found, true
 	}
-	if !several {
+	if !changed {
 		return nil, nil
 	}
 	return older, nil

@@ -15,7 +15,9 @@ import (
 // forgetRemoved forgets the snapshots that were forgotten and removed after the index was copied:
 // their content may be gone. A missing record alone does not prove that, because the store may have
 // lost it. The record is removed after the segment, so the segment must be gone as well. And the
-// last good snapshot of a shard is forgotten only if a newer one was committed.
+// last good snapshot of a shard is forgotten only if a newer one was committed. If the store cannot
+// have removed them, or so many at once that the brake would have stopped it, the store is
+// incomplete: then none is forgotten.
 func (r *rebuilding) forgetRemoved(ctx context.Context) error {
 	gone, err := r.unrecorded(ctx)
 	if err != nil || len(gone) == 0 {
@@ -33,18 +35,94 @@ func (r *rebuilding) forgetRemoved(ctx context.Context) error {
 	for i := range shards {
 		lastGood[shards[i].LastGood] = true
 	}
+	why, err := r.mayNotBeRemoved(ctx, gone)
+	if err != nil {
+		return err
+	}
 	for i := range gone {
 		s := &gone[i]
-		if !removed[s.ID] || lastGood[s.ID] {
-			r.damaged(store.CommitName(s.ID), fmt.Errorf("the store has lost it: %w", backup.ErrNotFound))
+		if why == "" && removed[s.ID] && !lastGood[s.ID] {
+			if err := r.Index.ForgetRemoved(ctx, s.ID, r.By, "index rebuild: the store no longer has any of it"); err != nil {
+				return err
+			}
+			r.result.Removed = append(r.result.Removed, *s)
 			continue
 		}
-		if err := r.Index.ForgetRemoved(ctx, s.ID, r.By, "index rebuild: the store no longer has any of it"); err != nil {
-			return err
+		lost := "the store has lost it"
+		if why != "" && removed[s.ID] && !lastGood[s.ID] {
+			lost = "the store does not show it, and " + why + ": see whether the store is complete"
 		}
-		r.result.Removed = append(r.result.Removed, *s)
+		r.damaged(store.CommitName(s.ID), fmt.Errorf("%s: %w", lost, backup.ErrNotFound))
 	}
 	return nil
+}
+
+// mayNotBeRemoved returns why it cannot be that all of gone were forgotten and removed; empty: it
+// can.
+func (r *rebuilding) mayNotBeRemoved(ctx context.Context, gone []backup.Snapshot) (why string, err error) {
+	if r.Newest {
+		return "nothing was removed since the index was copied", nil
+	}
+	held, err := r.holds(ctx)
+	if err != nil {
+		return "", err
+	}
+	brake, err := r.Index.Brake(ctx)
+	if err != nil {
+		return "", err
+	}
+	deletions := map[backup.ShardID]*index.Deletion{}
+	for i := range gone {
+		s := &gone[i]
+		if held(s) {
+			return fmt.Sprintf("snapshot %s is on hold", s.ID.Short()), nil
+		}
+		if s.State != backup.Committed {
+			continue
+		}
+		d := deletions[s.Shard.ID]
+		if d == nil {
+			kept, err := r.Index.Snapshots(ctx, index.SnapshotFilter{Filer: s.Filer.Name, Shard: s.Shard.Name, States: []backup.State{backup.Committed}})
+			if err != nil {
+				return "", err
+			}
+			d = &index.Deletion{Shard: s.Shard.ID, OfSnapshots: len(kept)}
+			deletions[s.Shard.ID] = d
+		}
+		d.Snapshots = append(d.Snapshots, s.ID)
+	}
+	for _, d := range deletions {
+		if brake.Exceeds(d) {
+			return fmt.Sprintf("%d of %d snapshots are more than the brake lets one run forget", len(d.Snapshots), d.OfSnapshots), nil
+		}
+	}
+	return "", nil
+}
+
+// holds returns whether a hold keeps a snapshot, according to the catalog or, if that is as new, to
+// the index. A hold on a path counts for all snapshots of its shard.
+func (r *rebuilding) holds(ctx context.Context) (func(*backup.Snapshot) bool, error) {
+	snapshots, shards := map[backup.SnapshotID]bool{}, map[backup.ShardID]bool{}
+	if r.result.Sequence > 0 && !r.kept {
+		for i := range r.catalog.Holds {
+			h := &r.catalog.Holds[i]
+			if id, err := backup.ParseSnapshotID(h.Snapshot); err == nil {
+				snapshots[id] = true
+			}
+			if key, err := backup.ParseShardKey(h.Shard); err == nil {
+				shards[r.shards[key].ID] = true
+			}
+		}
+	} else {
+		list, err := r.Index.Holds(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for i := range list {
+			snapshots[list[i].Snapshot], shards[list[i].Shard] = true, true
+		}
+	}
+	return func(s *backup.Snapshot) bool { return snapshots[s.ID] || shards[s.Shard.ID] }, nil
 }
 
 // unrecorded returns the snapshots of the index whose record the store had, but does not have any

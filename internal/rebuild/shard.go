@@ -21,7 +21,9 @@ type shard struct {
 	at      state
 	ahead   map[backup.SnapshotID]bool // the index has them as a purge has left them, and their records are to be amended
 	failed  int                        // snapshots that cannot be recovered, also those that were named before
-	anew    bool                       // the pages are replayed, whatever the index has
+	// firstFailed is the number of the first of them.
+	firstFailed backup.SnapshotNumber
+	anew        bool // the pages are replayed, whatever the index has
 	// The lengths of the last checkpoint and of the segments since.
 	checkpointBytes, segmentBytes int64
 }
@@ -61,9 +63,14 @@ func (r *rebuilding) recoverShards(ctx context.Context) error {
 	return r.forgetRemoved(ctx)
 }
 
-// recoverShard recovers the snapshots of a shard. If a purge was interrupted while it amended
-// records, the newest records of the shard do not fit together. The older ones do: a purge deletes
-// none of them before it has amended all. They are then used, if fewer snapshots are lost.
+// olderTries bounds how often other records of a shard are tried.
+const olderTries = 32
+
+// recoverShard recovers the snapshots of a shard. Purges amend the records of a shard from the
+// first snapshot on. If one was interrupted, the records that it had amended do not fit the next
+// one. The records before these do: none is deleted before all are amended. So if a snapshot cannot
+// be recovered, each snapshot before it is tried with an older record, until all fit together or
+// there are no older ones. Those are used with which the fewest snapshots are lost.
 func (r *rebuilding) recoverShard(ctx context.Context, key backup.ShardKey) error {
 	before := r.result
 	newest := r.byShard[key]
@@ -71,22 +78,20 @@ func (r *rebuilding) recoverShard(ctx context.Context, key backup.ShardKey) erro
 	if err := s.recover(ctx); err != nil || s.failed == 0 {
 		return err
 	}
-	least, best := s.failed, newest
-	last := newest
-	for _, which := range []func(sequences []int) int{beforeNewest, first} {
-		older, err := r.olderRecords(ctx, newest, which)
+	least, best, last := s.failed, newest, newest
+	for range olderTries {
+		older, err := r.olderRecords(ctx, last, s.firstFailed)
 		if err != nil {
 			return err
 		}
 		if older == nil {
-			continue
+			break
 		}
-		failed, err := r.recoverFrom(ctx, key, older, &before)
-		if err != nil {
+		if s, err = r.recoverFrom(ctx, key, older, &before); err != nil {
 			return err
 		}
-		if last = older; failed < least {
-			least, best = failed, older
+		if last = older; s.failed < least {
+			least, best = s.failed, older
 		}
 		if least == 0 {
 			break
@@ -104,22 +109,16 @@ func (r *rebuilding) recoverShard(ctx context.Context, key backup.ShardKey) erro
 	return r.Index.MarkStale(ctx, r.shards[key].ID) // the store may have newer records
 }
 
-// The record of before an interrupted purge is most often the one before the newest. Object lock
-// may have kept still older ones.
-func beforeNewest(sequences []int) int { return sequences[max(0, len(sequences)-2)] }
-func first(sequences []int) int        { return sequences[0] }
-
-// recoverFrom recovers the snapshots of a shard again, from other records, and returns how many of
-// them cannot be recovered. before is the result before the first time.
-func (r *rebuilding) recoverFrom(ctx context.Context, key backup.ShardKey, records []*record, before *Result) (failed int, err error) {
+// recoverFrom recovers the snapshots of a shard again, from other records. before is the result
+// before the first time.
+func (r *rebuilding) recoverFrom(ctx context.Context, key backup.ShardKey, records []*record, before *Result) (*shard, error) {
 	r.result.Snapshots, r.result.Lost = before.Snapshots, before.Lost
 	r.progress.Snapshots -= len(records)
 	for _, one := range records {
 		r.records[one.ID] = one
 	}
 	s := &shard{rebuilding: r, Shard: r.shards[key], records: records, anew: true}
-	err = s.recover(ctx)
-	return s.failed, err
+	return s, s.recover(ctx)
 }
 
 // noteRecords notes the records that the store has, and that were not written yet when the index
@@ -265,7 +264,9 @@ func (s *shard) recoverOne(ctx context.Context, r *record, known *backup.Snapsho
 		s.chain.lost[r] = fmt.Errorf("the index has later snapshots, and not this one; an empty index may have it: %w", backup.ErrNotFound)
 	}
 	if err := s.chain.lost[r]; err != nil && (r.Number > s.at.number || known == nil) {
-		s.failed++
+		if s.failed++; s.failed == 1 {
+			s.firstFailed = r.Number
+		}
 		if !s.unended[r.ID] { // it was named as lost before
 			return nil
 		}

@@ -303,6 +303,9 @@ func RebuildIndex(ctx context.Context, s store.Store, trust journal.Trust, path 
 		if err == nil {
 			err = checkCopy(ctx, path)
 		}
+		if err == nil {
+			err = endTerms(ctx, path)
+		}
 		if err == nil || !errors.Is(err, backup.ErrCorrupt) && !errors.Is(err, backup.ErrNotFound) {
 			return r, err
 		}
@@ -339,6 +342,16 @@ func inspectCopy(ctx context.Context, path string) error {
 		return fmt.Errorf("the database in it is damaged: %w", backup.ErrCorrupt)
 	}
 	return err
+}
+
+// endTerms ends the terms of all leaders in a copy, which no other process uses: they led in the
+// index that was copied. A purge copies the index while it leads.
+func endTerms(ctx context.Context, path string) error {
+	idx, err := sqliteindex.Open(ctx, path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(idx.EndTerms(ctx), idx.Close())
 }
 
 // fetchCopy writes one copy to path, durably and atomically.

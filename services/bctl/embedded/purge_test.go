@@ -149,7 +149,11 @@ func (w *purgeWorld) purge(s store.Store) (embedded.PurgeProof, error) {
 	if len(pending) == 0 {
 		return embedded.PurgeProof{Complete: true}, nil
 	}
-	o := embedded.PurgeOptions{Index: w.index, Keys: w.Keys, LockDir: w.LockDir, Purge: pending[0]}
+	return w.purgeOf(s, pending[0])
+}
+
+func (w *purgeWorld) purgeOf(s store.Store, p index.Purge) (embedded.PurgeProof, error) {
+	o := embedded.PurgeOptions{Index: w.index, Keys: w.Keys, LockDir: w.LockDir, Purge: p}
 	o.Store, o.Log, o.Holder, o.By, o.Sweep = s, slog.New(slog.DiscardHandler), backup.NewPackID().String(), "tester", true
 	o.Repository, o.Opener, o.Hasher, o.Sealer = &w.Repository, w.opener, chunk.NewHasher(w.WorkerKey.Dedup), w.Keys.Sealer
 	return embedded.Purge(w.Context(), o)
@@ -380,6 +384,94 @@ func TestPurgeIsKilledAndTheIndexIsLost(t *testing.T) {
 	if before == 0 {
 		t.Error("the records of before a purge were never needed")
 	}
+}
+
+// Two purges are killed one after the other, at any writes, with a backup between them or without,
+// and the index is lost with its copies. A store may keep the journal that is deleted, because it is
+// locked. All other files can be restored.
+func TestTwoPurgesAreKilledAndTheIndexIsLost(t *testing.T) {
+	all, step := newPurgeWorld(t), 7
+	if testing.Short() {
+		step = 13
+	}
+	for _, locked := range []bool{false, true} {
+		tried := 0
+		for first := 1; ; first++ {
+			w := all.copied(t)
+			done := w.kill("d1/"+secret+"/deep", first, locked)
+			if first%2 == 0 && !w.isStale() {
+				s, err := w.backup(t.Context())
+				w.must(err)
+				w.wantRestored(&s)
+			}
+			for second := 1 + first%step; !w.isStale(); second += step {
+				r := w.copied(t)
+				if r.kill("d1/"+secret, second, locked) {
+					break
+				}
+				r.must(os.RemoveAll(filepath.Join(r.memory, "store", store.IndexPrefix)))
+				tried++
+				what := fmt.Sprintf("killed at writes %d and %d, locked: %t", first, second, locked)
+				r.lose(what)
+				r.checkOthers(what)
+				r.must(r.index.Close())
+			}
+			w.must(w.index.Close())
+			if done {
+				break
+			}
+		}
+		t.Logf("locked: %t, %d pairs of kills", locked, tried)
+		if tried < 5 {
+			t.Error("these are too few")
+		}
+	}
+}
+
+// isStale reports whether records are to be amended: until they are, no other path can be purged.
+func (w *purgeWorld) isStale() bool {
+	w.Helper()
+	last, err := w.index.LastCommits(w.Context(), w.shard.ID)
+	w.must(err)
+	return last.Stale
+}
+
+// A lockedJournal does not delete what is below commits/ and segments/.
+type lockedJournal struct{ store.Store }
+
+func (s lockedJournal) Delete(ctx context.Context, names ...string) error {
+	var locked, others []string
+	for _, name := range names {
+		if strings.HasPrefix(name, store.CommitsPrefix) || strings.HasPrefix(name, store.SegmentsPrefix) {
+			locked = append(locked, name)
+		} else {
+			others = append(others, name)
+		}
+	}
+	if err := s.Store.Delete(ctx, others...); err != nil || len(locked) == 0 {
+		return err
+	}
+	return &store.LockedError{Names: locked}
+}
+
+// kill begins a purge of a path that is killed at a write. It reports whether the purge ended before.
+func (w *purgeWorld) kill(path string, at int, locked bool) (done bool) {
+	w.Helper()
+	id := backup.NewPackID()
+	_, err := w.index.BeginPurge(w.Context(), index.Purge{ID: id, Shard: w.shard.ID, Path: path, By: "tester", Reason: "request"}, false)
+	w.must(err)
+	pending, err := w.index.Purges(w.Context())
+	w.must(err)
+	n := slices.IndexFunc(pending, func(p index.Purge) bool { return p.ID == id })
+	killed := &killedStore{Store: w.Store, at: at, applied: at%2 == 0}
+	if locked {
+		killed.Store = lockedJournal{w.Store}
+	}
+	_, err = w.purgeOf(killed, pending[n])
+	if err != nil && !errors.Is(err, errKilled) {
+		w.Fatal(err)
+	}
+	return err == nil
 }
 
 // beginAgain begins a purge if a snapshot has the path.
