@@ -341,7 +341,7 @@ func (d *postgresDoctor) current(ctx context.Context) Finding {
 	}
 	switch err := repo.Compare(ctx, s, i, signed); {
 	case errors.Is(err, repo.ErrIndexOld):
-		return failWith("stop the services until that is done (docs/operations.md, When Postgres is lost)", err)
+		return failWith("run bctl index catchup; the services write nothing until that is done (docs/operations.md, When Postgres is lost)", err)
 	case err != nil:
 		return skip("it cannot be compared with the store: %s", oneLine(err))
 	}

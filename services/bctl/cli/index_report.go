@@ -8,9 +8,12 @@ import (
 	"sync/atomic"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/rebuild"
+	"github.com/bctl/bctl/internal/repair"
 	"github.com/bctl/bctl/internal/repo"
 )
 
@@ -54,10 +57,30 @@ func (c *indexCommand) accept(ctx context.Context, s *origin, i index.Index, res
 	if err := i.AcceptLoss(ctx, lost, newest, operator(), fmt.Sprintf("bctl index: %d snapshots were added, %d are lost", result.Snapshots, len(lost))); err != nil {
 		return err
 	}
+	if result.Lacks {
+		if err := c.reread(ctx, s, i); err != nil {
+			return err
+		}
+	}
 	if x, local := i.(*sqliteindex.Index); local {
 		return settleCopies(ctx, s, x)
 	}
 	return nil
+}
+
+// reread makes the next backups read the files again whose content is missing, as a repair does:
+// otherwise they would take them for unchanged.
+func (c *indexCommand) reread(ctx context.Context, s *origin, i index.Index) error {
+	o := check.Options{Index: i, Repository: &s.object.Repository, Level: check.Index}
+	report, err := check.Run(ctx, o)
+	if err != nil {
+		return err
+	}
+	report.Findings = slices.DeleteFunc(report.Findings, func(f *check.Finding) bool { return f.Kind != check.Chunks })
+	_, err = repair.Run(ctx, repair.Options{
+		Index: i, Store: s.store, Check: o, By: operator(), Prune: prune.Options{Log: c.app.log, Holder: holder()},
+	}, &report)
+	return err
 }
 
 // settleCopies makes an index current although the store has newer copies. It begins a copy that is
@@ -127,7 +150,7 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 		a.note("hold %d (%s) was on snapshot %s, which the index does not have", h.ID, display(h.Reason), h.Snapshot.Short())
 	}
 	if result.Lacks {
-		a.note("snapshots need content that the store does not have: bctl check names the files. If the store has it again, bctl repair takes it back")
+		a.note("snapshots need content that the store does not have: bctl check names the files, and the next backup reads those again that are on the filer. If the store has it again, bctl repair takes it back")
 	}
 	if result.Catalog.IsZero() {
 		a.note("the store has no catalog that can be used: policies and holds are not recovered")

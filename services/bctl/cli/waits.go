@@ -150,9 +150,11 @@ func (w *waiting) snapshot(p *inProgress) {
 	}
 }
 
-// complete adds a snapshot whose work is done, if a missing committer keeps it from being
-// committed.
+// complete adds a snapshot whose work is done, if no committer is ready to commit it.
 func (w *waiting) complete(p *inProgress) {
+	if w.crew.ready(flow.RoleCommitter) {
+		return
+	}
 	for n := range w.lacks {
 		if l := &w.lacks[n]; l.What == string(flow.RoleCommitter) {
 			w.at(reason{causeCommit, l.Text, ""}, p.Filer.Name).snapshots++

@@ -170,6 +170,10 @@ func TestWaits(t *testing.T) {
 			s.snapshot("nas3", 1, 0)
 			s.assign(1, "w1", true, 0)
 		}, "nas1, nas2: 2 complete snapshots wait to be committed: committers: c1: not ready: store: full"},
+		{"the store is full for one committer of two", with(everybody, 0, full), func(s *scene) {
+			s.snapshot("nas1", 0, 0)
+			s.l.crew.services = append(s.l.crew.services, flow.Instance{Role: flow.RoleCommitter, Name: "c2", Ready: true})
+		}, ""},
 		{"work is done", everybody, func(s *scene) { s.snapshot("nas1", 0, 0) }, ""},
 		{"others first", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.assign(3, "w1", true, 0) }, "nas1: 37 tasks wait for a turn in the queue of site oslo"},
 		{"it is cancelled", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.l.running[0].Cancel = "cancelled" }, ""},
