@@ -30,6 +30,8 @@ const (
 	Parity Kind = "parity"
 	// A copy of the index.
 	Copy Kind = "index copy"
+	// A statement of recipients, or wrapped keys of a rotation.
+	Keys Kind = "keys"
 )
 
 // A Finding is one thing that is not as it should be.

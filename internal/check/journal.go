@@ -2,6 +2,8 @@ package check
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -50,7 +52,47 @@ func (c *checker) journal(ctx context.Context) (objects []object, err error) {
 		objects = append(objects, o)
 	}
 	copies, err := c.copies(ctx)
-	return append(objects, copies...), err
+	if err != nil {
+		return nil, err
+	}
+	keys, err := c.keys(ctx)
+	return slices.Concat(objects, copies, keys), err
+}
+
+// keys returns the statements of recipients, and the wrapped keys of rotations. Which ones there
+// must be is not in the index. It knows the recipients, which must be those of the last statement.
+func (c *checker) keys(ctx context.Context) (objects []object, err error) {
+	if c.ProveKeys == nil {
+		return nil, nil
+	}
+	for o, err := range c.Store.List(ctx, store.KeysPrefix) {
+		if err != nil {
+			return nil, err
+		}
+		_, _, wraps := store.ParseWrapsName(o.Name)
+		if _, recipients := store.ParseRecipientsName(o.Name); !recipients && !wraps {
+			continue
+		}
+		objects = append(objects, object{
+			name: o.Name, size: o.SizeBytes,
+			check:   func(_ context.Context, data []byte) error { return c.ProveKeys(o.Name, data) },
+			finding: Finding{Kind: Keys, Object: o.Name},
+			gone: func(ctx context.Context) (bool, error) { // after a rotation
+				_, err := c.Store.Stat(ctx, o.Name)
+				return errors.Is(err, backup.ErrNotFound), nil
+			},
+		})
+	}
+	c.report.Cost.Lists++
+	inForce, err := c.Recipients(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Equal(inForce, c.Repository.Recipients) {
+		c.find(&Finding{Kind: Keys, Text: fmt.Sprintf("by the last statement below %s, the recipients are %q; the index knows %q: a statement is missing or damaged, or a command that changed them was interrupted",
+			store.KeysPrefix, inForce, c.Repository.Recipients)})
+	}
+	return objects, nil
 }
 
 // unrecorded returns the snapshots whose records are not written yet.

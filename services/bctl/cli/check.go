@@ -20,6 +20,9 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/process"
+	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/rewrap"
+	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
@@ -163,6 +166,22 @@ func (c *checkCommand) fill(ctx context.Context, o *check.Options, r *repository
 	}
 	if o.Only, err = c.only(ctx, r.index, given); err != nil {
 		return err
+	}
+	o.Recipients = func(ctx context.Context) ([]string, error) {
+		object, err := repo.ReadObject(ctx, r.store)
+		if err == nil && object.Signer() != r.object.Signer() {
+			err = fmt.Errorf("the repository object names another signer: %w", backup.ErrCorrupt)
+		}
+		if err == nil {
+			err = object.LoadRecipients(ctx, r.store)
+		}
+		return object.Recipients, err
+	}
+	o.ProveKeys = func(name string, data []byte) error {
+		if _, is := store.ParseRecipientsName(name); is {
+			return repo.VerifyRecipients(data, name, repository.ID, r.object.Signer())
+		}
+		return rewrap.Verify(data, name, repository.ID, r.object.Signer())
 	}
 	if local, is := r.index.(*sqliteindex.Index); is {
 		o.Copies = func(ctx context.Context) ([]int64, error) { return embedded.KeptCopies(ctx, local) }

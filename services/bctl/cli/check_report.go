@@ -149,6 +149,8 @@ func (c *checkCommand) next(f *check.Finding) string {
 	switch {
 	case f.Checkpointed && !local:
 		return "none: these snapshots can be restored as long as the index is there, and later ones do not need this object. To end this finding, forget them (bctl forget)"
+	case f.Kind == check.Keys && c.app.cfg.Mirror.URL == "":
+		return "put the object back from a copy of the store. Without one, bctl key ls shows the recipients in force: change them (bctl key add, bctl key rm), and then run bctl key rotate"
 	case f.Kind == check.Chunks && f.Unnoted == 0 && f.Noted > 0:
 		return "back up. " + lostForGood
 	case f.Kind == check.Chunks && f.Unnoted == 0:
