@@ -53,8 +53,8 @@ func Returned(ctx context.Context, idx LostIndex, s store.Store, repository back
 	return returned, missing, asking.Wait()
 }
 
-// isThere reports whether the store has a pack, as far as its header and its trailer show or, if its
-// checksums are known, all but its frames. A check and a scrub prove these.
+// isThere reports whether the store has a pack, as far as its header and its trailer show or, if
+// its checksums are known, all but its frames. A check and a scrub prove these.
 func isThere(ctx context.Context, s store.Store, repository backup.RepositoryID, p *index.RecoveredPack) (bool, error) {
 	name, sealed := store.PackName(p.Snapshot, p.Object), cmp.Or(p.Sealed, p.Pack)
 	bytes, err := s.Stat(ctx, name)
@@ -82,10 +82,9 @@ func isThere(ctx context.Context, s store.Store, repository backup.RepositoryID,
 type TakeBackIndex interface {
 	Index
 	LostIndex
-	LocateReadable(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error)
+	Locate(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error)
 	RecoverPacks(ctx context.Context, packs []index.RecoveredPack) error
 	TakeBack(ctx context.Context, packs []index.RecoveredPack) ([]index.RecoveredPack, error)
-	ForgetLost(ctx context.Context, packs []index.RecoveredPack) error
 }
 
 // A TakenBack is what TakeBack has found.
@@ -93,8 +92,9 @@ type TakenBack struct {
 	Packs   int   // that are registered again
 	Bytes   int64 // of these
 	Waiting int   // that the store has, and that can be registered when the running snapshots have ended
-	Useless int   // that the store has, and whose content other packs have: a sweep deletes them
-	Missing []index.RecoveredPack
+	// Useless are those that the store has, and whose content other packs have, according to the
+	// index. Missing are those that the store does not have.
+	Useless, Missing []index.RecoveredPack
 }
 
 // TakeBack registers the packs again that Returned finds, as far as they have content that no other
@@ -118,8 +118,8 @@ func TakeBack(ctx context.Context, idx TakeBackIndex, o Options, repository back
 			return err
 		}
 		t.add(taken)
-		t.Waiting, t.Useless = len(back)-len(taken), len(useless)
-		return idx.ForgetLost(ctx, useless)
+		t.Waiting, t.Useless = len(back)-len(taken), useless
+		return nil
 	})
 	return t, err
 }
@@ -134,8 +134,8 @@ func (t *TakenBack) add(packs []index.RecoveredPack) {
 // locateAtOnce is how many chunks are looked up at a time.
 const locateAtOnce = 1000
 
-// withoutPlace returns the packs that have a chunk which neither the index nor an earlier one of
-// them has a place of, and the others.
+// withoutPlace returns the packs that have a chunk which neither a pack of the index nor an earlier
+// one of them has, and the others. Packs that are condemned do not count.
 func withoutPlace(ctx context.Context, idx TakeBackIndex, packs []index.RecoveredPack) (without, others []index.RecoveredPack, err error) {
 	placed := map[backup.ChunkID]bool{}
 	for i := range packs {
@@ -146,7 +146,7 @@ func withoutPlace(ctx context.Context, idx TakeBackIndex, packs []index.Recovere
 			for n := range part {
 				ids[n] = part[n].ID
 			}
-			at, err := idx.LocateReadable(ctx, ids)
+			at, err := idx.Locate(ctx, ids)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -217,14 +217,19 @@ func (s *section) eachOrphanPack(ctx context.Context, do func(stored) error) err
 			}
 		}
 		orphans, _, err := s.orphans(ctx, index.Term{}, objects)
-		if err == nil {
-			orphans, err = s.identify(ctx, orphans)
-		}
 		if err != nil {
 			return err
 		}
 		for _, o := range orphans {
-			if err := do(o); err != nil {
+			// Unlike a sweep, a repair needs no proof that an object is no copy made by compaction.
+			_, err := pack.ReadID(ctx, s.Store, o.Name, o.SizeBytes)
+			if errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrCorrupt) {
+				continue
+			}
+			if err == nil {
+				err = do(o)
+			}
+			if err != nil {
 				return err
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/store"
 )
@@ -15,9 +16,8 @@ import (
 // forgetRemoved forgets the snapshots that were forgotten and removed after the index was copied:
 // their content may be gone. A missing record alone does not prove that, because the store may have
 // lost it. The record is removed after the segment, so the segment must be gone as well. And the
-// last good snapshot of a shard is forgotten only if a newer one was committed. If the store cannot
-// have removed them, or so many at once that the brake would have stopped it, the store is
-// incomplete: then none is forgotten.
+// last good snapshot of a shard is forgotten only if a newer one was committed. If one of them cannot
+// have been removed, the store is incomplete: then none is forgotten.
 func (r *rebuilding) forgetRemoved(ctx context.Context) error {
 	gone, err := r.unrecorded(ctx)
 	if err != nil || len(gone) == 0 {
@@ -67,59 +67,31 @@ func (r *rebuilding) mayNotBeRemoved(ctx context.Context, gone []backup.Snapshot
 	if err != nil {
 		return "", err
 	}
-	brake, err := r.Index.Brake(ctx)
-	if err != nil {
-		return "", err
-	}
-	deletions := map[backup.ShardID]*index.Deletion{}
 	for i := range gone {
-		s := &gone[i]
-		if held(s) {
-			return fmt.Sprintf("snapshot %s is on hold", s.ID.Short()), nil
-		}
-		if s.State != backup.Committed {
-			continue
-		}
-		d := deletions[s.Shard.ID]
-		if d == nil {
-			kept, err := r.Index.Snapshots(ctx, index.SnapshotFilter{Filer: s.Filer.Name, Shard: s.Shard.Name, States: []backup.State{backup.Committed}})
-			if err != nil {
-				return "", err
-			}
-			d = &index.Deletion{Shard: s.Shard.ID, OfSnapshots: len(kept)}
-			deletions[s.Shard.ID] = d
-		}
-		d.Snapshots = append(d.Snapshots, s.ID)
-	}
-	for _, d := range deletions {
-		if brake.Exceeds(d) {
-			return fmt.Sprintf("%d of %d snapshots are more than the brake lets one run forget", len(d.Snapshots), d.OfSnapshots), nil
+		if held(&gone[i]) {
+			return fmt.Sprintf("snapshot %s is on hold", gone[i].ID.Short()), nil
 		}
 	}
 	return "", nil
 }
 
-// holds returns whether a hold keeps a snapshot, according to the catalog or, if that is as new, to
-// the index. A hold on a path counts for all snapshots of its shard.
+// holds returns whether a snapshot has been on hold since the index was copied. Holds on paths do
+// not count, because they do not keep each snapshot.
 func (r *rebuilding) holds(ctx context.Context) (func(*backup.Snapshot) bool, error) {
+	list, err := r.Index.Holds(ctx)
+	if err != nil {
+		return nil, err
+	}
 	snapshots, shards := map[backup.SnapshotID]bool{}, map[backup.ShardID]bool{}
-	if r.result.Sequence > 0 && !r.kept {
-		for i := range r.catalog.Holds {
-			h := &r.catalog.Holds[i]
-			if id, err := backup.ParseSnapshotID(h.Snapshot); err == nil {
-				snapshots[id] = true
-			}
-			if key, err := backup.ParseShardKey(h.Shard); err == nil {
-				shards[r.shards[key].ID] = true
-			}
-		}
-	} else {
-		list, err := r.Index.Holds(ctx)
-		if err != nil {
-			return nil, err
-		}
-		for i := range list {
-			snapshots[list[i].Snapshot], shards[list[i].Shard] = true, true
+	for i := range list {
+		h := &list[i]
+		ended := r.result.Sequence > 0 && !r.kept && !slices.ContainsFunc(r.catalog.Holds, func(c journal.CatalogHold) bool { return c.ID == h.ID })
+		switch {
+		case h.Path != "" || ended:
+		case h.Snapshot != backup.SnapshotID{}:
+			snapshots[h.Snapshot] = true
+		default:
+			shards[h.Shard] = true
 		}
 	}
 	return func(s *backup.Snapshot) bool { return snapshots[s.ID] || shards[s.Shard.ID] }, nil

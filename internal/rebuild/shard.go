@@ -118,7 +118,8 @@ func (r *rebuilding) recoverFrom(ctx context.Context, key backup.ShardKey, recor
 		r.records[one.ID] = one
 	}
 	s := &shard{rebuilding: r, Shard: r.shards[key], records: records, anew: true}
-	return s, s.recover(ctx)
+	err := s.recover(ctx)
+	return s, err
 }
 
 // noteRecords notes the records that the store has, and that were not written yet when the index

@@ -30,7 +30,8 @@ type repairCommand struct {
 	fromParity bool
 	in         *bufio.Reader
 	asks       bool                  // stdin and stderr are a terminal
-	missing    []index.RecoveredPack // that earlier repairs have dropped
+	missing    []index.RecoveredPack // that earlier repairs have dropped, and that the store does not have
+	useless    []index.RecoveredPack // that it has, and whose content is elsewhere
 }
 
 func newRepair(a *app) *cobra.Command {

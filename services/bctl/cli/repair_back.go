@@ -45,12 +45,9 @@ func (c *repairCommand) takeBackLost(ctx context.Context, r *repository) error {
 	if err != nil {
 		return err
 	}
-	c.missing = t.Missing
+	c.missing, c.useless = t.Missing, t.Useless
 	if t.Waiting > 0 {
 		c.app.note("%s in the store again that a repair had dropped, and can be taken back when the running snapshots have ended: run this command again then", countedAre(t.Waiting, "pack"))
-	}
-	if t.Useless > 0 {
-		c.app.note("%s in the store again that a repair had dropped, and whose content other packs have by now: bctl prune --sweep deletes %s", countedAre(t.Useless, "pack"), itOrThem(t.Useless))
 	}
 	return c.tookBack(ctx, r, &t, "that a repair had dropped: the store has "+itOrThem(t.Packs)+" again")
 }
@@ -102,13 +99,16 @@ func (c *repairCommand) lead(ctx context.Context, r *repository, do func(prune.T
 	return t, err
 }
 
-// forgetLost forgets the lost packs that were missing before the check, which has found that no
-// snapshot lacks anything.
+// forgetLost forgets the lost packs that were missing before the check, or of no use: it has found
+// that no snapshot lacks anything.
 func (c *repairCommand) forgetLost(ctx context.Context) error {
-	if len(c.missing) == 0 {
+	if len(c.missing)+len(c.useless) == 0 {
 		return nil
 	}
-	return c.app.withIndex(ctx, toWrite, func(i index.Index) error { return i.ForgetLost(ctx, c.missing) })
+	if n := len(c.useless); n > 0 {
+		c.app.note("%s in the store again that a repair had dropped, and whose content other packs have by now: bctl prune --sweep deletes %s", countedAre(n, "pack"), itOrThem(n))
+	}
+	return c.app.withIndex(ctx, toWrite, func(i index.Index) error { return i.ForgetLost(ctx, slices.Concat(c.missing, c.useless)) })
 }
 
 // lacksContent reports whether snapshots lack content.

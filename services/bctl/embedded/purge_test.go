@@ -387,8 +387,8 @@ func TestPurgeIsKilledAndTheIndexIsLost(t *testing.T) {
 }
 
 // Two purges are killed one after the other, at any writes, with a backup between them or without,
-// and the index is lost with its copies. A store may keep the journal that is deleted, because it is
-// locked. All other files can be restored.
+// and the index is lost with its copies. A store may keep the journal that is deleted, because it
+// is locked. All other files can be restored.
 func TestTwoPurgesAreKilledAndTheIndexIsLost(t *testing.T) {
 	all, step := newPurgeWorld(t), 7
 	if testing.Short() {
@@ -454,7 +454,8 @@ func (s lockedJournal) Delete(ctx context.Context, names ...string) error {
 	return &store.LockedError{Names: locked}
 }
 
-// kill begins a purge of a path that is killed at a write. It reports whether the purge ended before.
+// kill begins a purge of a path that is killed at a write. It reports whether the purge ended
+// before.
 func (w *purgeWorld) kill(path string, at int, locked bool) (done bool) {
 	w.Helper()
 	id := backup.NewPackID()
