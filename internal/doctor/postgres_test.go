@@ -172,7 +172,7 @@ func TestPostgresRoles(t *testing.T) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(record), 0o700), os.WriteFile(record, nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		examine(t, pruner, installation.Pruner, "index").want(t, "index.current", doctor.Failure, "older than its store", "stop the services")
+		examine(t, pruner, installation.Pruner, "index").want(t, "index.current", doctor.Failure, "older than its store", "bctl index catchup")
 		if err := os.Remove(record); err != nil {
 			t.Fatal(err)
 		}

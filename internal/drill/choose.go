@@ -198,7 +198,7 @@ func (c *choice) provesNothing(o *Options) error {
 	case c.missing == c.files:
 		return fmt.Errorf("%w: the snapshot lacks the content of all its files (%d)", ErrNothing, c.files)
 	}
-	return fmt.Errorf("%w: no directory has at most %d bytes, and a sample of %d files with at most as many bytes has none", ErrNothing, o.MaxBytes, o.MaxFiles)
+	return fmt.Errorf("%w: %d files of at most %d bytes were allowed, and a directory of at most as many bytes", ErrNothing, o.MaxFiles, o.MaxBytes)
 }
 
 // sum adds sizes. Those of sparse files may exceed any disk.

@@ -250,6 +250,9 @@ func (p *pass) references(ctx context.Context, from map[backup.ShardID]backup.Sn
 		return err
 	}
 	lists := &listsFound{pass: p, filter: newFilter(p.lists)}
+	if p.exactLists {
+		lists.filter = newSet(p.lists)
+	}
 	var chunks listing.Chunks
 	for _, shard := range slices.Sorted(maps.Keys(shards)) {
 		var of []backup.SnapshotNumber
@@ -282,7 +285,7 @@ func (p *pass) references(ctx context.Context, from map[backup.ShardID]backup.Sn
 // listsFound are the list chunks to which pages refer.
 type listsFound struct {
 	*pass
-	filter  *filter
+	filter  marks
 	found   int              // how many were added
 	pending []backup.ChunkID // not looked up yet
 }

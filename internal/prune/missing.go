@@ -8,26 +8,31 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-var errMissing = errors.New("content is missing")
-
-// lacksContent reports whether snapshots need content that the index has no place of, as far as it
-// knows. It is true, too, if memory does not suffice to find out. It is asked once in a pass.
+// lacksContent reports whether snapshots need content that no pack of the index has. It is asked
+// once in a pass. It is true, too, if that is not known: memory does not suffice, or the index does
+// not know what a list refers to.
 func (p *pass) lacksContent(ctx context.Context) (bool, error) {
 	if p.lacks != nil {
 		return *p.lacks, nil
 	}
-	p.step("looking for content that is missing")
-	lacks, err := p.findMissing(ctx, nil)
-	if err == nil {
-		p.lacks = &lacks
-	}
-	return lacks, err
-}
-
-func (p *pass) findMissing(ctx context.Context, without []int64) (bool, error) {
-	needed, err := p.Index.Needed(ctx, nil)
+	missing, known, err := p.findMissing(ctx, nil, 1)
 	if err != nil {
 		return false, err
+	}
+	lacks := len(missing) > 0 || !known
+	p.lacks = &lacks
+	return lacks, nil
+}
+
+var errEnough = errors.New("enough content is missing")
+
+// findMissing returns chunks that snapshots need and that no pack of the index has, but for packs
+// in the rows without, and packs that are being deleted: limit of them at most. If known is false,
+// there may be others.
+func (p *pass) findMissing(ctx context.Context, without []int64, limit int) (missing map[backup.ChunkID]bool, known bool, err error) {
+	needed, err := p.Index.Needed(ctx, nil)
+	if err != nil {
+		return nil, false, err
 	}
 	total, ending := int64(0), make(map[int64]bool, len(without)) // whose places do not count
 	for _, row := range without {
@@ -35,7 +40,7 @@ func (p *pass) findMissing(ctx context.Context, without []int64) (bool, error) {
 	}
 	for k, err := range p.Index.Packs(ctx) {
 		if err != nil {
-			return false, err
+			return nil, false, err
 		}
 		total += k.Chunks
 		if k.Deleting {
@@ -43,43 +48,60 @@ func (p *pass) findMissing(ctx context.Context, without []int64) (bool, error) {
 		}
 	}
 	if err := p.countLists(ctx); err != nil {
-		return false, err
+		return nil, false, err
 	}
+	p.exactLists = true
+	defer func() { p.exactLists = false }()
 	parts := 1
 	for setBytes(total/int64(parts)) > p.MemoryBytes && parts < 256 {
 		parts *= 2
 	}
+	missing = map[backup.ChunkID]bool{}
 	for n := range parts {
 		in := func(id *backup.ChunkID) bool { return int(id[0])*parts>>8 == n }
 		placed := newSet(total/int64(parts) + total/int64(parts)/16)
+		p.step("looking for content that is missing: places")
 		err := p.eachPlace(ctx, nil, func(place index.PlaceOf) {
 			if in(&place.Chunk) && !ending[place.Pack] {
 				placed.add(&place.Chunk)
 			}
 		})
 		if err != nil || placed.full {
-			return placed.full, err
+			return missing, false, err
 		}
+		p.step("looking for content that is missing: pages")
 		err = p.references(ctx, nil, needed, func(id *backup.ChunkID) error {
 			if in(id) && !placed.has(id) {
-				return errMissing
+				missing[*id] = true
+				if len(missing) == limit {
+					return errEnough
+				}
 			}
 			return nil
 		})
-		if errors.Is(err, errMissing) || errors.Is(err, errUnknownLists) {
-			return true, nil
-		}
-		if err != nil {
-			return false, err
+		switch {
+		case errors.Is(err, errEnough), errors.Is(err, errUnknownLists):
+			return missing, false, nil
+		case err != nil:
+			return nil, false, err
 		}
 	}
-	return false, nil
+	return missing, true, nil
 }
 
-// LacksContent reports whether snapshots need content that the index has no place of, but for packs
-// in rows, or in packs that are being deleted. It is true, too, if memory does not suffice to find
-// out.
-func LacksContent(ctx context.Context, idx Index, rows []int64) (bool, error) {
+// maxMissing bounds the missing chunks that MissingContent returns.
+const maxMissing = 1 << 20
+
+// MissingContent returns the chunks that snapshots need and that no pack of the index has, but for
+// packs in rows, and packs that are being deleted. If known is false, there may be others.
+func MissingContent(ctx context.Context, idx Index, rows []int64) (missing map[backup.ChunkID]bool, known bool, err error) {
 	p := &pass{Options: Options{Index: idx, MemoryBytes: defaultMemory}}
-	return p.findMissing(ctx, rows)
+	return p.findMissing(ctx, rows, maxMissing)
+}
+
+// LacksContent reports whether snapshots need content that no pack of the index has, or whether
+// that is not known.
+func LacksContent(ctx context.Context, idx Index) (bool, error) {
+	p := &pass{Options: Options{Index: idx, MemoryBytes: defaultMemory}}
+	return p.lacksContent(ctx)
 }

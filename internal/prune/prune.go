@@ -181,6 +181,7 @@ type pass struct {
 	free   *freePlaces   // nil: not known
 
 	lacks      *bool // as lacksContent reports; nil: not known yet
+	exactLists bool  // references follows no list by an error of a filter
 	announced  bool  // BeforeDelete or BeforeRemove was called
 	refused    bool  // the store does not let packs be copied
 	incomplete bool  // another pass may find more, although nothing has changed

@@ -106,7 +106,7 @@ func (u *purge) run(ctx context.Context) error {
 			return err
 		}
 		if n := u.pass.result.Swept.Withheld; n > 0 {
-			u.leave(backup.PackID{}, fmt.Errorf("%d objects that the index does not name may have it, and may have content that snapshots lack: run bctl repair first", n))
+			u.leave(backup.PackID{}, fmt.Errorf("%d objects that the index does not name may have it, and may have content that snapshots lack: run bctl repair first, or forget the snapshots that lack it", n))
 		}
 	}
 	if u.result.Left = len(u.left); u.result.Left > 0 {

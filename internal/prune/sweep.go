@@ -26,7 +26,9 @@ import (
 //
 //   - A pack of a backup. The index registers packs of running snapshots only. So a pack that is
 //     being uploaded, or that has not been announced yet, belongs to a running snapshot, and stays.
-//     After its snapshot has ended, nobody can register it any more.
+//     After its snapshot has ended, nobody can register it any more, but for a repair
+//     (TakeBackOrphans): it leads as the pruner meanwhile, and the check that follows finds a pack
+//     that a process deleted that was paused for longer than its term.
 //   - A copy made by compaction. The index names the object before the store has it (Plan), until
 //     it is deleted. Its id is random, and used once. A pruner that was paused may put a copy whose
 //     plan is gone, but its Move is refused.
@@ -45,8 +47,8 @@ import (
 //     according to the index, or that the index does not know. A record is written only after the
 //     index knows the end of the snapshot, so such a record shows that the index is older than the
 //     store (docs/decisions/0022-an-index-that-is-older-than-its-store.md).
-// - A sweep deletes no pack while content is missing: a pack that the index does not name may have
-//     it. The store may have hidden it from a repair, or from whoever rebuilt the index.
+//   - A sweep deletes no pack while content is missing: a pack that the index does not name may
+//     have it. The store may have hidden it from a repair, or from whoever rebuilt the index.
 //   - A sweep never deletes a copy made by compaction. Such a copy is named after a snapshot that
 //     may have ended long before, and may be the only object that has its chunks. Its header
 //     identifies it: the id of its pack differs from the id of the object.

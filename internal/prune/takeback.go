@@ -166,8 +166,9 @@ func withoutPlace(ctx context.Context, idx TakeBackIndex, packs []index.Recovere
 }
 
 // TakeBackOrphans opens the packs of ended snapshots that the index does not name, and registers
-// those that have content which no other pack has. A repair or a rebuild may have been shown a
-// store without them, and noted nothing. It fails with ErrBusy while another process prunes.
+// them, as a rebuild does. A repair or a rebuild may have been shown a store without them, and
+// noted nothing. The next prune deletes those that nothing needs. It fails with ErrBusy while
+// another process prunes.
 func TakeBackOrphans(ctx context.Context, idx TakeBackIndex, o Options, repository backup.RepositoryID, opener *seal.Opener) (t TakenBack, err error) {
 	o.Index = idx
 	p := &pass{Options: o}
@@ -182,12 +183,8 @@ func TakeBackOrphans(ctx context.Context, idx TakeBackIndex, o Options, reposito
 			if err != nil {
 				return err
 			}
-			back, _, err := withoutPlace(ctx, idx, packs)
-			if err != nil || len(back) == 0 {
-				return err
-			}
-			t.add(back)
-			return idx.RecoverPacks(ctx, back)
+			t.add(packs)
+			return idx.RecoverPacks(ctx, packs)
 		})
 	})
 	return t, err

@@ -48,6 +48,36 @@ func (r *rebuilding) readLists(ctx context.Context, ids []backup.ChunkID) error 
 	return nil
 }
 
+// RecoverLists makes the index know what the list chunks refer to that snapshots need, and whose
+// packs it has. Of the Options, it uses Index, Store, Trust and Dedup.
+func RecoverLists(ctx context.Context, o Options) error {
+	r := &rebuilding{Options: o, lostLists: map[backup.ChunkID]bool{}}
+	r.fetcher = fetch.New(fetch.Options{Index: o.Index, Store: o.Store, Repository: o.Trust.Repository, Opener: o.Trust.Opener, HashKey: o.Dedup})
+	needed, err := o.Index.Needed(ctx, nil)
+	if err != nil {
+		return err
+	}
+	var chunks listing.Chunks
+	var ids []backup.ChunkID
+	for shard, numbers := range needed {
+		for data, err := range o.Index.References(ctx, shard, 0, append([]backup.SnapshotNumber{}, numbers...)) {
+			if err != nil {
+				return err
+			}
+			if chunks, err = listing.AppendChunks(listing.Chunks{Lists: chunks.Lists[:0], Other: chunks.Other[:0]}, data); err != nil {
+				continue // a check reports the page
+			}
+			if ids = append(ids, chunks.Lists...); len(ids) > 1<<16 {
+				if err := r.readLists(ctx, ids); err != nil {
+					return err
+				}
+				ids = ids[:0]
+			}
+		}
+	}
+	return r.readLists(ctx, ids)
+}
+
 // isIncomplete reports whether a list refers to one that is lost, and is then lost itself.
 func (r *rebuilding) isIncomplete(l backup.ChunkList) bool {
 	lost := l.Nested && slices.ContainsFunc(l.Chunks, func(id backup.ChunkID) bool { return r.lostLists[id] })

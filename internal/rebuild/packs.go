@@ -2,6 +2,7 @@ package rebuild
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
@@ -131,25 +132,34 @@ func (r *rebuilding) recoverPacks(ctx context.Context, packs []index.RecoveredPa
 }
 
 // dropPacks deletes the places in packs whose objects are gone, in the way of a prune. Rows remain
-// until no batch can rely on them. If snapshots lack content, such packs may have it, and the store
-// may only not show them: they are noted, so that a repair can take them back. Otherwise, they were
-// pruned.
-func (r *rebuilding) dropPacks(ctx context.Context) (err error) {
+// until no batch can rely on them. Most of these packs were pruned. Those that have content which
+// snapshots lack are noted, so that a repair can take them back: the store may only not show them.
+func (r *rebuilding) dropPacks(ctx context.Context) error {
 	rows := r.dropped
-	if r.result.Lacks, err = prune.LacksContent(ctx, r.Index, rows); err != nil {
+	missing, known, err := prune.MissingContent(ctx, r.Index, rows)
+	if err != nil {
 		return err
 	}
-	if r.result.Gone = len(rows); len(rows) == 0 {
+	r.result.Lacks, r.result.Gone = len(missing) > 0 || !known, len(rows)
+	if len(rows) == 0 {
 		return nil
 	}
-	steps := []func(context.Context, index.Term, []int64) error{r.Index.Condemn, r.Index.Deleting}
-	if r.result.Lacks {
-		steps = slices.Insert(steps, 1, r.Index.LoseLists, r.Index.NoteLost)
-	}
-	for _, step := range steps {
-		if err := step(ctx, r.term, rows); err != nil {
+	lost := rows
+	if known {
+		if lost, err = r.withAny(ctx, rows, missing); err != nil {
 			return err
 		}
+	}
+	if err := r.Index.Condemn(ctx, r.term, rows); err != nil {
+		return err
+	}
+	if len(lost) > 0 {
+		if err := errors.Join(r.Index.LoseLists(ctx, r.term, lost), r.Index.NoteLost(ctx, r.term, lost)); err != nil {
+			return err
+		}
+	}
+	if err := r.Index.Deleting(ctx, r.term, rows); err != nil {
+		return err
 	}
 	for digit := range 256 {
 		if err := r.Index.DropPlaces(ctx, rows, byte(digit)); err != nil {
@@ -160,4 +170,19 @@ func (r *rebuilding) dropPacks(ctx context.Context) (err error) {
 		return err
 	}
 	return r.Index.Gone(ctx, rows)
+}
+
+// withAny returns the rows of the packs that have one of the chunks.
+func (r *rebuilding) withAny(ctx context.Context, rows []int64, chunks map[backup.ChunkID]bool) (with []int64, err error) {
+	if len(chunks) == 0 {
+		return nil, nil
+	}
+	found := map[int64]bool{}
+	for place, err := range r.Index.Places(ctx, rows) {
+		if err != nil {
+			return nil, err
+		}
+		found[place.Pack] = found[place.Pack] || chunks[place.Chunk]
+	}
+	return slices.DeleteFunc(slices.Clone(rows), func(row int64) bool { return !found[row] }), nil
 }

@@ -16,8 +16,8 @@ import (
 // forgetRemoved forgets the snapshots that were forgotten and removed after the index was copied:
 // their content may be gone. A missing record alone does not prove that, because the store may have
 // lost it. The record is removed after the segment, so the segment must be gone as well. And the
-// last good snapshot of a shard is forgotten only if a newer one was committed. If one of them cannot
-// have been removed, the store is incomplete: then none is forgotten.
+// last good snapshot of a shard is forgotten only if a newer one was committed. If one of them
+// cannot have been removed, the store is incomplete: then none is forgotten.
 func (r *rebuilding) forgetRemoved(ctx context.Context) error {
 	gone, err := r.unrecorded(ctx)
 	if err != nil || len(gone) == 0 {

@@ -20,10 +20,8 @@ type shard struct {
 	chain   chain
 	at      state
 	ahead   map[backup.SnapshotID]bool // the index has them as a purge has left them, and their records are to be amended
-	failed  int                        // snapshots that cannot be recovered, also those that were named before
-	// firstFailed is the number of the first of them.
-	firstFailed backup.SnapshotNumber
-	anew        bool // the pages are replayed, whatever the index has
+	failed  []backup.SnapshotNumber    // of snapshots that cannot be recovered, also those that were named before
+	anew    bool                       // the pages are replayed, whatever the index has
 	// The lengths of the last checkpoint and of the segments since.
 	checkpointBytes, segmentBytes int64
 }
@@ -64,49 +62,113 @@ func (r *rebuilding) recoverShards(ctx context.Context) error {
 }
 
 // olderTries bounds how often other records of a shard are tried.
-const olderTries = 32
+const olderTries = 64
 
-// recoverShard recovers the snapshots of a shard. Purges amend the records of a shard from the
-// first snapshot on. If one was interrupted, the records that it had amended do not fit the next
-// one. The records before these do: none is deleted before all are amended. So if a snapshot cannot
-// be recovered, each snapshot before it is tried with an older record, until all fit together or
-// there are no older ones. Those are used with which the fewest snapshots are lost.
+// recoverShard recovers the snapshots of a shard. If some cannot be recovered from the newest
+// records, older ones are tried, and those are used with which the fewest are lost.
 func (r *rebuilding) recoverShard(ctx context.Context, key backup.ShardKey) error {
-	before := r.result
 	newest := r.byShard[key]
+	t := &trial{rebuilding: r, key: key, before: r.result, best: newest, last: newest}
 	s := &shard{rebuilding: r, Shard: r.shards[key], records: newest}
-	if err := s.recover(ctx); err != nil || s.failed == 0 {
+	if err := s.recover(ctx); err != nil || len(s.failed) == 0 {
 		return err
 	}
-	least, best, last := s.failed, newest, newest
-	for range olderTries {
-		older, err := r.olderRecords(ctx, last, s.firstFailed)
-		if err != nil {
-			return err
-		}
-		if older == nil {
-			break
-		}
-		if s, err = r.recoverFrom(ctx, key, older, &before); err != nil {
-			return err
-		}
-		if last = older; s.failed < least {
-			least, best = s.failed, older
-		}
-		if least == 0 {
-			break
-		}
+	t.failed, t.lost = s.failed, s.failed
+	if err := t.olderBefore(ctx); err != nil {
+		return err
 	}
-	if !slices.Equal(last, best) {
-		if _, err := r.recoverFrom(ctx, key, best, &before); err != nil {
+	if err := t.olderOfAll(ctx, newest); err != nil {
+		return err
+	}
+	if !slices.Equal(t.last, t.best) {
+		if _, err := r.recoverFrom(ctx, key, t.best, &t.before); err != nil {
 			return err
 		}
 	}
-	if slices.Equal(best, newest) {
+	if slices.Equal(t.best, newest) {
 		return nil
 	}
 	r.result.Unpurged = append(r.result.Unpurged, r.shards[key])
 	return r.Index.MarkStale(ctx, r.shards[key].ID) // the store may have newer records
+}
+
+// A trial finds the records of a shard that fit together.
+type trial struct {
+	*rebuilding
+	key    backup.ShardKey
+	before Result // before the shard was recovered
+
+	best   []*record
+	lost   []backup.SnapshotNumber // with best
+	last   []*record               // that were tried
+	failed []backup.SnapshotNumber // with last
+	tries  int
+}
+
+// try recovers the shard from records, and reports whether fewer snapshots are lost than before.
+func (t *trial) try(ctx context.Context, records []*record) (better bool, err error) {
+	s, err := t.recoverFrom(ctx, t.key, records, &t.before)
+	if err != nil {
+		return false, err
+	}
+	t.tries++
+	t.last, t.failed = records, s.failed
+	if better = len(s.failed) < len(t.lost); better {
+		t.best, t.lost = records, s.failed
+	}
+	return better, nil
+}
+
+// olderBefore tries older records of the snapshots before one that cannot be recovered. Purges
+// amend the records of a shard from the first snapshot on. If one was interrupted, the records that
+// it had amended do not fit the next one. The records before these do: none is deleted before all
+// are amended. Several purges may have been interrupted.
+func (t *trial) olderBefore(ctx context.Context) error {
+	vain := map[backup.SnapshotNumber]bool{} // of snapshots that are lost in any case
+	fails := func(of []backup.SnapshotNumber) backup.SnapshotNumber {
+		for _, number := range of {
+			if !vain[number] {
+				return number
+			}
+		}
+		return 0
+	}
+	for len(t.lost) > 0 && t.tries < olderTries {
+		at, records, better := fails(t.lost), t.best, false
+		for next := at; next > 0 && !better && t.tries < olderTries; next = fails(t.failed) {
+			older, err := t.olderRecords(ctx, records, next)
+			if err != nil {
+				return err
+			}
+			if older == nil {
+				break
+			}
+			if better, err = t.try(ctx, older); err != nil {
+				return err
+			}
+			records = older
+		}
+		if at == 0 {
+			return nil
+		}
+		vain[at] = !better
+	}
+	return nil
+}
+
+// olderOfAll tries older records of all snapshots: a segment may be damaged that they do not need.
+func (t *trial) olderOfAll(ctx context.Context, newest []*record) error {
+	for records := newest; len(t.lost) > 0 && t.tries < olderTries; {
+		older, err := t.olderRecords(ctx, records, math.MaxInt64)
+		if err != nil || older == nil {
+			return err
+		}
+		if _, err := t.try(ctx, older); err != nil {
+			return err
+		}
+		records = older
+	}
+	return nil
 }
 
 // recoverFrom recovers the snapshots of a shard again, from other records. before is the result
@@ -265,9 +327,7 @@ func (s *shard) recoverOne(ctx context.Context, r *record, known *backup.Snapsho
 		s.chain.lost[r] = fmt.Errorf("the index has later snapshots, and not this one; an empty index may have it: %w", backup.ErrNotFound)
 	}
 	if err := s.chain.lost[r]; err != nil && (r.Number > s.at.number || known == nil) {
-		if s.failed++; s.failed == 1 {
-			s.firstFailed = r.Number
-		}
+		s.failed = append(s.failed, r.Number)
 		if !s.unended[r.ID] { // it was named as lost before
 			return nil
 		}

@@ -47,6 +47,11 @@ func (c *indexCommand) accept(ctx context.Context, s *origin, i index.Index, res
 		l := &result.Lost[n]
 		lost[n] = index.LostSnapshot{ID: l.ID, Shard: l.Key, Number: l.Number}
 	}
+	if result.Lacks {
+		if err := c.reread(ctx, s, i); err != nil {
+			return err
+		}
+	}
 	newest, err := repo.NewestCatalog(ctx, s.store, &s.object.Repository)
 	if err != nil {
 		return err
@@ -56,11 +61,6 @@ func (c *indexCommand) accept(ctx context.Context, s *origin, i index.Index, res
 	}
 	if err := i.AcceptLoss(ctx, lost, newest, operator(), fmt.Sprintf("bctl index: %d snapshots were added, %d are lost", result.Snapshots, len(lost))); err != nil {
 		return err
-	}
-	if result.Lacks {
-		if err := c.reread(ctx, s, i); err != nil {
-			return err
-		}
 	}
 	if x, local := i.(*sqliteindex.Index); local {
 		return settleCopies(ctx, s, x)

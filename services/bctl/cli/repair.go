@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -50,8 +51,9 @@ func newRepair(a *app) *cobra.Command {
   the affected files again and stores them, if the filer still has them as they
   were; old snapshots are then whole again, too.
 
-  What is sound of a damaged pack stays. Nothing is deleted from the store:
-  packs of which nothing is sound become orphans (bctl prune --sweep).
+  What is sound of a damaged pack stays. Nothing is deleted from the store. The
+  next repair takes back what the store has again; for packs that the index does
+  not name, it needs the identity.
 
   Commit records, segments, the catalog and copies of the index are written
   again from the index. In a fleet, the committers write them.
@@ -77,13 +79,10 @@ may write and delete packs.`,
   bctl repair --from-parity`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			in := cmd.InOrStdin()
-			file, is := in.(*os.File)
 			if c.fromParity {
 				return c.runFromParity(cmd.Context())
 			}
-			c.in, c.asks = bufio.NewReader(in), is && tty.Is(file) && a.term.isTerminal
-			if !c.dryRun && !c.yes && !c.asks {
+			if c.askFrom(cmd.InOrStdin()); !c.dryRun && !c.yes && !c.asks {
 				return usage("repair changes the index and the store: look with --dry-run, and then give --yes")
 			}
 			return c.run(cmd.Context())
@@ -95,6 +94,11 @@ may write and delete packs.`,
 	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask")
 	_ = cmd.RegisterFlagCompletionFunc("level", cobra.FixedCompletions([]string{"index", "objects", "tables", "content"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+func (c *repairCommand) askFrom(in io.Reader) {
+	file, is := in.(*os.File)
+	c.in, c.asks = bufio.NewReader(in), is && tty.Is(file) && c.app.term.isTerminal
 }
 
 func (c *repairCommand) run(ctx context.Context) error {
@@ -130,9 +134,14 @@ func (c *repairCommand) run(ctx context.Context) error {
 		return err
 	}
 	damage := c.report(o.Level, &found)
+	if !dryRun && !lacks(&found, check.Pack, check.Places, check.Chunks, check.Lists) {
+		if err := c.forgetLost(ctx); err != nil {
+			return err
+		}
+	}
 	if dryRun || len(found.Findings) == 0 {
 		if !dryRun {
-			return errors.Join(c.forgetLost(ctx), damage)
+			return damage
 		}
 		return errors.Join(c.noteMirror(ctx, r, &found), c.noteReturned(ctx, r, &found), damage)
 	}

@@ -9,7 +9,9 @@ import (
 	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/prune"
+	"github.com/bctl/bctl/internal/rebuild"
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
@@ -31,7 +33,7 @@ func (c *repairCommand) takeBack(ctx context.Context) error {
 			return err
 		}
 	}
-	lacks, err := prune.LacksContent(ctx, r.index, nil)
+	lacks, err := prune.LacksContent(ctx, r.index)
 	if err != nil || !lacks {
 		return err
 	}
@@ -58,7 +60,7 @@ func (c *repairCommand) takeBackOrphans(ctx context.Context, r *repository) erro
 	if err != nil || n == 0 {
 		return err
 	}
-	opener, _, err := c.app.openSealed(ctx, r)
+	opener, key, err := c.app.openSealed(ctx, r)
 	if err != nil {
 		c.app.note("%s in the store that the index does not name, and that may have content which is missing. To find out takes the identity: %v", countedAre(n, "object"), err)
 		return nil
@@ -69,7 +71,12 @@ func (c *repairCommand) takeBackOrphans(ctx context.Context, r *repository) erro
 	if err != nil {
 		return err
 	}
-	return c.tookBack(ctx, r, &t, "that the index did not name: snapshots need "+itOrThem(t.Packs))
+	if err := c.tookBack(ctx, r, &t, "that the index did not name, because snapshots lack content"); err != nil || t.Packs == 0 {
+		return err
+	}
+	return rebuild.RecoverLists(ctx, rebuild.Options{
+		Index: r.index, Store: r.store, Trust: journal.Trust{Repository: r.object.ID, Opener: opener, Signer: r.object.Signer()}, Dedup: key,
+	})
 }
 
 // tookBack prints what was taken back, and writes it to the log.
@@ -111,9 +118,9 @@ func (c *repairCommand) forgetLost(ctx context.Context) error {
 	return c.app.withIndex(ctx, toWrite, func(i index.Index) error { return i.ForgetLost(ctx, slices.Concat(c.missing, c.useless)) })
 }
 
-// lacksContent reports whether snapshots lack content.
-func lacksContent(found *check.Report) bool {
-	return slices.ContainsFunc(found.Findings, func(f *check.Finding) bool { return f.Kind == check.Chunks || f.Kind == check.Lists })
+// lacks reports whether a check has found something of these kinds.
+func lacks(found *check.Report, kinds ...check.Kind) bool {
+	return slices.ContainsFunc(found.Findings, func(f *check.Finding) bool { return slices.Contains(kinds, f.Kind) })
 }
 
 // noteReturned says what a repair would do with packs that the store has, and that the index does
@@ -126,19 +133,19 @@ func (c *checkCommand) noteReturned(ctx context.Context, r *repository, found *c
 	if err != nil {
 		return err
 	}
-	lacks := lacksContent(found)
+	missing := lacks(found, check.Chunks, check.Lists)
 	switch n := len(returned); {
-	case n > 0 && lacks:
+	case n > 0 && missing:
 		c.app.note("%s in the store again that a repair had dropped: bctl repair takes %s back", countedAre(n, "pack"), itOrThem(n))
 	case n > 0:
 		c.app.note("%s in the store again that a repair had dropped, and that no snapshot seems to need: bctl repair finds out, and then bctl prune --sweep deletes %s", countedAre(n, "pack"), itOrThem(n))
 	}
-	if !lacks {
+	if !missing {
 		return nil
 	}
 	n, err := prune.Orphans(ctx, r.index, r.store)
 	if err == nil && n > 0 {
-		c.app.note("%s in the store that the index does not name, and may have content that is missing: bctl repair takes back what has it", countedAre(n, "object"))
+		c.app.note("%s in the store that the index does not name, and may have content that is missing: bctl repair takes %s back", countedAre(n, "object"), itOrThem(n))
 	}
 	return err
 }
