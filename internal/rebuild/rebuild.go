@@ -31,7 +31,7 @@ type Index interface {
 	index.Walking
 }
 
-// Options of Run. All fields must be set, except Anew, Newest and Progress.
+// Options of Run. All fields must be set, except Anew and Progress.
 type Options struct {
 	Index Index // of the repository
 	Store store.Store
@@ -41,9 +41,6 @@ type Options struct {
 	Holder, By string
 	// Anew: nothing that the index has of pages is used, because some of it is damaged.
 	Anew bool
-	// Newest: the index is the newest copy. It was made before the store lost anything by a
-	// deletion, so that the store must have all that it describes.
-	Newest bool
 	// Progress is called now and then, by one goroutine at a time.
 	Progress func(Progress)
 }

@@ -60,8 +60,8 @@ func (r *rebuilding) forgetRemoved(ctx context.Context) error {
 // mayNotBeRemoved returns why it cannot be that all of gone were forgotten and removed; empty: it
 // can.
 func (r *rebuilding) mayNotBeRemoved(ctx context.Context, gone []backup.Snapshot) (why string, err error) {
-	if r.Newest {
-		return "nothing was removed since the index was copied", nil
+	if r.kept { // a catalog is written before what was forgotten is removed
+		return "the index knows the newest catalog, so that nothing was removed", nil
 	}
 	held, err := r.holds(ctx)
 	if err != nil {

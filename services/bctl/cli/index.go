@@ -130,12 +130,12 @@ func (c *indexCommand) origin(ctx context.Context) (s origin, err error) {
 }
 
 // run makes the index what the store describes.
-func (c *indexCommand) run(ctx context.Context, s *origin, i index.Index, anew, newest bool) (rebuild.Result, error) {
+func (c *indexCommand) run(ctx context.Context, s *origin, i index.Index, anew bool) (rebuild.Result, error) {
 	var line progressText
 	stop := c.app.animate(line.get)
 	defer stop()
 	result, err := rebuild.Run(ctx, rebuild.Options{
-		Index: i, Store: s.store, Trust: s.trust, Dedup: s.dedup, Holder: backup.NewPackID().String(), By: operator(), Anew: anew, Newest: newest,
+		Index: i, Store: s.store, Trust: s.trust, Dedup: s.dedup, Holder: backup.NewPackID().String(), By: operator(), Anew: anew,
 		Progress: func(p rebuild.Progress) {
 			line.set(fmt.Sprintf("%d of %s, %d of %s", p.Objects, counted(p.AllObjects, "pack"), p.Snapshots, counted(p.AllSnapshots, "snapshot")))
 		},
@@ -195,7 +195,7 @@ func (c *indexCommand) rebuildDatabase(ctx context.Context, s *origin) error {
 			return fmt.Errorf("the index in Postgres has all snapshots that the store has, so it was not rebuilt: %w", backup.ErrExists)
 		}
 	}
-	result, err := c.run(ctx, s, i, false, false)
+	result, err := c.run(ctx, s, i, false)
 	if err != nil {
 		return err
 	}
@@ -257,7 +257,7 @@ func (c *indexCommand) catchup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	result, err := c.run(ctx, &s, i, false, false)
+	result, err := c.run(ctx, &s, i, false)
 	if err != nil {
 		return err
 	}

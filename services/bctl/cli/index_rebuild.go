@@ -36,13 +36,13 @@ func (r *fileRebuild) run(ctx context.Context) error {
 	case current:
 		return fmt.Errorf("%s is undamaged and has all snapshots that the store has, so it was not replaced (to replace it, move it away): %w", r.path, backup.ErrExists)
 	case whole:
-		return r.fill(ctx, r.path, 0, false)
+		return r.fill(ctx, r.path, 0)
 	}
 	fresh := r.path + ".new"
 	if err := remove(fresh); err != nil { // of an interrupted rebuild
 		return err
 	}
-	copied, newest := int64(0), false
+	copied := int64(0)
 	if !r.withoutCopy {
 		made, err := embedded.RebuildIndex(ctx, r.from.store, r.from.trust, fresh)
 		for _, damaged := range made.Damaged {
@@ -52,10 +52,10 @@ func (r *fileRebuild) run(ctx context.Context) error {
 			return err
 		}
 		if err == nil {
-			copied, newest = made.Sequence, len(made.Damaged) == 0
+			copied = made.Sequence
 		}
 	}
-	if err := r.fill(ctx, fresh, copied, newest); err != nil {
+	if err := r.fill(ctx, fresh, copied); err != nil {
 		return errors.Join(err, remove(fresh))
 	}
 	return r.replace(fresh)
@@ -106,8 +106,8 @@ func (r *fileRebuild) present(ctx context.Context) (whole, current bool, err err
 }
 
 // fill makes the index at path what the store describes. copied is the sequence of the copy that it
-// is, if it is one, and newest whether the store has no newer one.
-func (r *fileRebuild) fill(ctx context.Context, path string, copied int64, newest bool) error {
+// is, if it is one.
+func (r *fileRebuild) fill(ctx context.Context, path string, copied int64) error {
 	i, err := sqliteindex.Open(ctx, path)
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (r *fileRebuild) fill(ctx context.Context, path string, copied int64, newes
 	if err != nil {
 		return err
 	}
-	if r.result, err = r.indexCommand.run(ctx, r.from, i, damaged > 0, newest); err != nil {
+	if r.result, err = r.indexCommand.run(ctx, r.from, i, damaged > 0); err != nil {
 		return err
 	}
 	if copied > 0 { // the copy was taken while it was being written
