@@ -3,6 +3,7 @@ package pgindex
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,42 @@ func TestWritable(t *testing.T) {
 	}
 	if err := l.x.Writable(t.Context()); !errors.Is(err, errNotWritable) || !errors.Is(err, backup.IndexAway) {
 		t.Errorf("it is read-only: %v", err)
+	}
+}
+
+// A server on which another session has locked tables is away for those who write, after some time.
+func TestLockedTables(t *testing.T) {
+	l := newLost(t)
+	for mode, locks := range map[string]bool{"ACCESS EXCLUSIVE": true, "SHARE": true, "SHARE UPDATE EXCLUSIVE": false, "ROW EXCLUSIVE": false} {
+		tx, err := l.admin.Begin(t.Context())
+		if err == nil {
+			_, err = tx.Exec(t.Context(), "LOCK TABLE snapshots, packs IN "+mode+" MODE")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []string
+		if locks {
+			want = []string{"packs", "snapshots"}
+		}
+		if tables, err := l.x.lockedTables(t.Context()); err != nil || !slices.Equal(tables, want) {
+			t.Errorf("%s: locked: %q, %v, want %q", mode, tables, err, want)
+		}
+		if err := l.x.Writable(t.Context()); err != nil {
+			t.Errorf("%s: locked for a moment: %v", mode, err)
+		}
+		if locks {
+			l.x.backend.locked.since = time.Now().Add(-lockedFor)
+			if err := l.x.Writable(t.Context()); !errors.Is(err, backup.IndexAway) || !strings.Contains(err.Error(), "locked tables (packs, snapshots)") {
+				t.Errorf("%s: locked: %v", mode, err)
+			}
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.x.Writable(t.Context()); err != nil {
+			t.Errorf("%s: not locked any more: %v", mode, err)
+		}
 	}
 }
 

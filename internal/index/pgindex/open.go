@@ -147,6 +147,7 @@ type backend struct {
 	client  *ent.Client
 	address string
 	full    fullDisk
+	locked  tableLock
 	closing sync.Once
 }
 
