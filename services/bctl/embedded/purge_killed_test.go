@@ -79,13 +79,13 @@ func TestPurgeIsKilledAndTheIndexIsLost(t *testing.T) {
 // and the index is lost with its copies. A store may keep the journal that is deleted, because it
 // is locked. All other files can be restored.
 func TestTwoPurgesAreKilledAndTheIndexIsLost(t *testing.T) {
-	all, step := newPurgeWorld(t), 7
+	all, step := newPurgeWorld(t), 11
 	if testing.Short() {
-		step = 13
+		step = 29
 	}
 	for _, locked := range []bool{false, true} {
 		tried := 0
-		for first := 1; ; first++ {
+		for first := 1; ; first += 3 {
 			w := all.copied(t)
 			done := w.kill("d1/"+secret+"/deep", first, locked)
 			if first%2 == 0 && !w.isStale() {
@@ -168,7 +168,7 @@ func (w *purgeWorld) kill(path string, at int, locked bool) (done bool) {
 // that the purge had written: the record before it does not need that.
 func TestPurgeIsKilledAndASegmentIsLost(t *testing.T) {
 	all, tried := newPurgeWorld(t), 0
-	for at := 1; ; at++ {
+	for at := 1; ; at += 2 {
 		for n := range all.snapshots {
 			w := all.copied(t)
 			of := filepath.Join(w.memory, "store", store.SegmentsPrefix, w.snapshots[n].ID.String())
