@@ -133,9 +133,7 @@ func (c *checker) checkPack(ctx context.Context, k *packState, b *buffers) (*Fin
 		err = pack.Inspect(ctx, c.Store, at, c.Repository.ID, sealed)
 	}
 	if err != nil && !fatal(err) {
-		f := k.damage(err.Error())
-		f.Damage.Missing = errors.Is(err, backup.ErrNotFound)
-		return f, nil
+		return unreadable(k.Row, k.PackPlace, err), nil
 	}
 	return f, err
 }

@@ -48,9 +48,14 @@ func ProvePack(ctx context.Context, s pack.Ranger, places PlaceReader, repositor
 	if fatal(err) {
 		return buf, nil, err
 	}
-	f := damageOf(p.Row, p.PackPlace, err.Error())
+	return buf, unreadable(p.Row, p.PackPlace, err), nil
+}
+
+// unreadable returns a finding of a whole pack that cannot be read.
+func unreadable(row int64, at index.PackPlace, err error) *Finding {
+	f := damageOf(row, at, err.Error())
 	f.Damage.Missing = errors.Is(err, backup.ErrNotFound)
-	return buf, f, nil
+	return f
 }
 
 // damageOf returns a finding of a whole pack.

@@ -22,9 +22,14 @@ type choice struct {
 	sample      map[string]bool // paths
 	sampleBytes int64
 	directory   *candidate // nil: none is small enough
-	tooLarge    int64
-	files       int64 // of the snapshot, all that is not a directory
-	missing     int64 // of these, those without content, which no restore makes
+	tally
+}
+
+// A tally counts the files of a snapshot: all that is not a directory.
+type tally struct {
+	files    int64
+	missing  int64 // of these, those without content, which no restore makes
+	tooLarge int64 // of these, those that are not in the sample because of their size
 }
 
 // A candidate is a directory, with everything below it.
@@ -46,11 +51,9 @@ type chooser struct {
 	maxFiles int
 	maxBytes int64
 
-	open     []level // directories from the root to the current one
-	sample   sampleHeap
-	tooLarge int64
-	files    int64
-	missing  int64
+	open   []level // directories from the root to the current one
+	sample sampleHeap
+	tally
 }
 
 // A level is an open directory.
@@ -101,7 +104,7 @@ func choose(ctx context.Context, c browse.Catalog, id backup.SnapshotID, seed ui
 	for len(s.open) > 0 {
 		best = s.leave(best)
 	}
-	result := &choice{sample: map[string]bool{}, directory: best, tooLarge: s.tooLarge, files: s.files, missing: s.missing}
+	result := &choice{sample: map[string]bool{}, directory: best, tally: s.tally}
 	slices.SortFunc(s.sample, compareChosen)
 	for _, f := range s.sample {
 		if f.size > maxBytes-result.sampleBytes {

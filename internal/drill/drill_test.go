@@ -172,7 +172,7 @@ func TestNothingToRestore(t *testing.T) {
 	if r := empty.drill(empty.options()); !r.Passed || r.Failures != 0 {
 		t.Errorf("of no files: %+v", r)
 	}
-	c := choice{files: 2, missing: 2}
+	c := choice{tally: tally{files: 2, missing: 2}}
 	if err := c.provesNothing(&Options{MaxFiles: 1, MaxBytes: 1}); !errors.Is(err, ErrNothing) || !strings.Contains(err.Error(), "lacks the content") {
 		t.Errorf("without content: %v", err)
 	}

@@ -3,7 +3,6 @@ package prune
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -43,9 +42,7 @@ type LostPacks struct {
 // again.
 func Lose(ctx context.Context, idx LoseIndex, o Options, lost []LostPack, condemned func(context.Context) error) (LostPacks, error) {
 	o.Index = idx
-	if o.MemoryBytes <= 0 {
-		o.MemoryBytes = defaultMemory
-	}
+	o.limitMemory()
 	l := &losing{pass: &pass{Options: o}, lists: idx, condemned: condemned}
 	err := l.lead(ctx, func(ctx context.Context) error { return l.run(ctx, lost) })
 	return l.result, err
@@ -106,28 +103,24 @@ func (l *losing) drop(ctx context.Context, found []LostPack, all []int) error {
 	if err := l.lists.LoseLists(ctx, l.term, l.rowsOf(all)); err != nil {
 		return err
 	}
+	sound, err := l.withSums(ctx, all)
+	if err != nil {
+		return err
+	}
 	var whole, noted []int
 	l.stays = map[backup.PackID]bool{}
 	for n, p := range found {
 		if p.Keeps == nil {
 			whole = append(whole, all[n])
-			if p.Missing {
+			// A damaged one may be sound later, if the store only returned other bytes. Its
+			// checksums tell.
+			if p.Missing || sound[l.packs[all[n]].Row] {
 				noted = append(noted, all[n])
 			}
 			continue
 		}
 		if err := l.keep(ctx, &l.packs[all[n]], p.Keeps); err != nil {
 			return err
-		}
-	}
-	// A damaged one may be sound later, if the store only returned other bytes. Its checksums tell.
-	proven, err := l.withSums(ctx, whole)
-	if err != nil {
-		return err
-	}
-	for _, i := range proven {
-		if !slices.Contains(noted, i) {
-			noted = append(noted, i)
 		}
 	}
 	if err := l.lists.NoteLost(ctx, l.term, l.rowsOf(noted)); err != nil {
@@ -149,18 +142,18 @@ func (l *losing) drop(ctx context.Context, found []LostPack, all []int) error {
 	return l.Index.DropLists(ctx)
 }
 
-// withSums returns those of the packs whose checksums are known, as they were sealed.
-func (l *losing) withSums(ctx context.Context, packs []int) (with []int, err error) {
-	of := make(map[int64]int, len(packs))
-	for _, i := range packs {
-		of[l.packs[i].Row] = i
+// withSums returns the rows of those of the packs whose checksums are known, as they were sealed.
+func (l *losing) withSums(ctx context.Context, packs []int) (map[int64]bool, error) {
+	with := make(map[int64]bool, len(packs))
+	for _, row := range l.rowsOf(packs) {
+		with[row] = false
 	}
 	for f, err := range l.Index.Frames(ctx) {
 		if err != nil {
 			return nil, err
 		}
-		if i, is := of[f.Row]; is && len(f.Sums) > 0 && !f.Adopted {
-			with = append(with, i)
+		if _, asked := with[f.Row]; asked {
+			with[f.Row] = len(f.Sums) > 0 && !f.Adopted
 		}
 	}
 	return with, nil

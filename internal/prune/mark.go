@@ -118,6 +118,11 @@ func (p *pass) countExactly(ctx context.Context, needed map[backup.ShardID][]bac
 	return true, err
 }
 
+// inPart selects the chunks of one of at most 256 parts, by their ids.
+func inPart(n, parts int) func(*backup.ChunkID) bool {
+	return func(id *backup.ChunkID) bool { return int(id[0])*parts>>8 == n }
+}
+
 func everything(*backup.ChunkID) bool { return true }
 
 // largeSet is the size of a set whose memory is given back at once, which takes a garbage
@@ -245,14 +250,17 @@ var errUnknownLists = fmt.Errorf("the index does not know the chunks of some lar
 // call do several times for a chunk, and for a few chunks to which only an unneeded list refers. It
 // fails if it cannot find all references.
 func (p *pass) references(ctx context.Context, from map[backup.ShardID]backup.SnapshotNumber, needed map[backup.ShardID][]backup.SnapshotNumber, do func(id *backup.ChunkID) error) error {
+	return p.referencesBy(ctx, newFilter(p.lists), from, needed, do)
+}
+
+// referencesBy is references with marks for the list chunks. With a set, it calls do for no chunk
+// to which only an unneeded list refers.
+func (p *pass) referencesBy(ctx context.Context, found marks, from map[backup.ShardID]backup.SnapshotNumber, needed map[backup.ShardID][]backup.SnapshotNumber, do func(id *backup.ChunkID) error) error {
 	shards, err := p.Index.Fence(ctx)
 	if err != nil {
 		return err
 	}
-	lists := &listsFound{pass: p, filter: newFilter(p.lists)}
-	if p.exactLists {
-		lists.filter = newSet(p.lists)
-	}
+	lists := &listsFound{pass: p, filter: found}
 	var chunks listing.Chunks
 	for _, shard := range slices.Sorted(maps.Keys(shards)) {
 		var of []backup.SnapshotNumber

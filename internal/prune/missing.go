@@ -50,15 +50,13 @@ func (p *pass) findMissing(ctx context.Context, without []int64, limit int) (mis
 	if err := p.countLists(ctx); err != nil {
 		return nil, false, err
 	}
-	p.exactLists = true
-	defer func() { p.exactLists = false }()
 	parts := 1
 	for setBytes(total/int64(parts)) > p.MemoryBytes && parts < 256 {
 		parts *= 2
 	}
 	missing = map[backup.ChunkID]bool{}
 	for n := range parts {
-		in := func(id *backup.ChunkID) bool { return int(id[0])*parts>>8 == n }
+		in := inPart(n, parts)
 		placed := newSet(total/int64(parts) + total/int64(parts)/16)
 		p.step("looking for content that is missing: places")
 		err := p.eachPlace(ctx, nil, func(place index.PlaceOf) {
@@ -70,7 +68,7 @@ func (p *pass) findMissing(ctx context.Context, without []int64, limit int) (mis
 			return missing, false, err
 		}
 		p.step("looking for content that is missing: pages")
-		err = p.references(ctx, nil, needed, func(id *backup.ChunkID) error {
+		err = p.referencesBy(ctx, newSet(p.lists), nil, needed, func(id *backup.ChunkID) error {
 			if in(id) && !placed.has(id) {
 				missing[*id] = true
 				if len(missing) == limit {

@@ -118,9 +118,7 @@ const (
 // prunes, and with an index.StoppedError if it would delete so much that operators must confirm it.
 // After any other error, Run can be called again at once: it continues what was left.
 func Run(ctx context.Context, o Options) (Summary, error) {
-	if o.MemoryBytes <= 0 {
-		o.MemoryBytes = defaultMemory
-	}
+	o.limitMemory()
 	o.By = cmp.Or(o.By, Role)
 	counted := &countedStore{Store: o.Store}
 	o.Store = counted
@@ -167,6 +165,13 @@ func doneState(s index.PruneState, o Options) string {
 	return state
 }
 
+// limitMemory sets the default of MemoryBytes.
+func (o *Options) limitMemory() {
+	if o.MemoryBytes <= 0 {
+		o.MemoryBytes = defaultMemory
+	}
+}
+
 // A pass is one Run.
 type pass struct {
 	Options
@@ -181,7 +186,6 @@ type pass struct {
 	free   *freePlaces   // nil: not known
 
 	lacks      *bool // as lacksContent reports; nil: not known yet
-	exactLists bool  // references follows no list by an error of a filter
 	announced  bool  // BeforeDelete or BeforeRemove was called
 	refused    bool  // the store does not let packs be copied
 	incomplete bool  // another pass may find more, although nothing has changed
@@ -506,7 +510,7 @@ func (p *pass) markNeeded(ctx context.Context, needed map[backup.ShardID][]backu
 		parts *= 2
 	}
 	for part := range parts {
-		in := func(id *backup.ChunkID) bool { return int(id[0])*parts>>8 == part }
+		in := inPart(part, parts)
 		if err := p.count(ctx, needed, in, newFilter(total/int64(parts))); err != nil {
 			return err
 		}

@@ -64,9 +64,7 @@ type Purged struct {
 // counts as one deletion that somebody has confirmed, and no brake stops it. The caller leads.
 func Purge(ctx context.Context, idx PurgeIndex, o PurgeOptions) (Purged, error) {
 	o.Index = idx
-	if o.MemoryBytes <= 0 {
-		o.MemoryBytes = defaultMemory
-	}
+	o.limitMemory()
 	u := &purge{pass: &pass{Options: o.Options}, o: &o, purges: idx}
 	u.term = o.Term
 	err := u.run(ctx)

@@ -1,7 +1,6 @@
 package prune
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -48,7 +47,7 @@ import (
 //     index knows the end of the snapshot, so such a record shows that the index is older than the
 //     store (docs/decisions/0022-an-index-that-is-older-than-its-store.md).
 //   - A sweep deletes no pack while content is missing: a pack that the index does not name may
-//     have it. The store may have hidden it from a repair, or from whoever rebuilt the index.
+//     have it. A repair or a rebuild that the store did not show the pack could not note it.
 //   - A sweep never deletes a copy made by compaction. Such a copy is named after a snapshot that
 //     may have ended long before, and may be the only object that has its chunks. Its header
 //     identifies it: the id of its pack differs from the id of the object.
@@ -88,7 +87,7 @@ func (s *Swept) add(other Swept) {
 // Sweep sweeps the next section of the store. It fails with ErrBusy while another process prunes.
 // After an error, the next Sweep begins with the same section.
 func Sweep(ctx context.Context, o Options) (Swept, error) {
-	o.MemoryBytes = cmp.Or(max(0, o.MemoryBytes), defaultMemory)
+	o.limitMemory()
 	p := &pass{Options: o}
 	err := p.lead(ctx, func(ctx context.Context) error { return p.sweepSections(ctx, 1) })
 	return p.result.Swept, err

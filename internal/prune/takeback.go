@@ -190,18 +190,23 @@ func TakeBackOrphans(ctx context.Context, idx TakeBackIndex, o Options, reposito
 	return t, err
 }
 
-// Orphans counts the packs of ended snapshots that the index does not name.
+// Orphans counts the objects of packs of ended snapshots that the index does not name, and whose
+// headers can be read.
 func Orphans(ctx context.Context, idx Index, s store.Store) (n int, err error) {
 	orphans := &section{pass: &pass{Options: Options{Index: idx, Store: s}}}
-	err = orphans.eachOrphanPack(ctx, func(stored) error {
+	err = orphans.eachOrphanPack(ctx, func(o stored) error {
+		// Unlike a sweep, a repair needs no proof that an object is no copy made by compaction.
+		_, err := pack.ReadID(ctx, s, o.Name, o.SizeBytes)
+		if errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrCorrupt) {
+			return nil
+		}
 		n++
-		return nil
+		return err
 	})
 	return n, err
 }
 
-// eachOrphanPack calls do with the objects of packs that are orphans, as far as their headers and
-// the index show.
+// eachOrphanPack calls do with the objects of packs that are orphans according to the index.
 func (s *section) eachOrphanPack(ctx context.Context, do func(stored) error) error {
 	for page, err := range pages(s.Store.List(ctx, store.PacksPrefix)) {
 		if err != nil {
@@ -218,15 +223,7 @@ func (s *section) eachOrphanPack(ctx context.Context, do func(stored) error) err
 			return err
 		}
 		for _, o := range orphans {
-			// Unlike a sweep, a repair needs no proof that an object is no copy made by compaction.
-			_, err := pack.ReadID(ctx, s.Store, o.Name, o.SizeBytes)
-			if errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrCorrupt) {
-				continue
-			}
-			if err == nil {
-				err = do(o)
-			}
-			if err != nil {
+			if err := do(o); err != nil {
 				return err
 			}
 		}

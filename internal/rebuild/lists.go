@@ -51,8 +51,7 @@ func (r *rebuilding) readLists(ctx context.Context, ids []backup.ChunkID) error 
 // RecoverLists makes the index know what the list chunks refer to that snapshots need, and whose
 // packs it has. Of the Options, it uses Index, Store, Trust and Dedup.
 func RecoverLists(ctx context.Context, o Options) error {
-	r := &rebuilding{Options: o, lostLists: map[backup.ChunkID]bool{}}
-	r.fetcher = fetch.New(fetch.Options{Index: o.Index, Store: o.Store, Repository: o.Trust.Repository, Opener: o.Trust.Opener, HashKey: o.Dedup})
+	r := newRebuilding(o)
 	needed, err := o.Index.Needed(ctx, nil)
 	if err != nil {
 		return err
@@ -60,7 +59,7 @@ func RecoverLists(ctx context.Context, o Options) error {
 	var chunks listing.Chunks
 	var ids []backup.ChunkID
 	for shard, numbers := range needed {
-		for data, err := range o.Index.References(ctx, shard, 0, append([]backup.SnapshotNumber{}, numbers...)) {
+		for data, err := range o.Index.References(ctx, shard, 0, numbers) {
 			if err != nil {
 				return err
 			}

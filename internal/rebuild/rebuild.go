@@ -93,11 +93,7 @@ type Damage struct {
 // if the index has a snapshot of a number that another snapshot has in the store: it was used
 // although it was too old.
 func Run(ctx context.Context, o Options) (Result, error) {
-	r := &rebuilding{Options: o, lostLists: map[backup.ChunkID]bool{}, unusable: map[backup.SnapshotID]bool{}}
-	if r.Progress == nil {
-		r.Progress = func(Progress) {}
-	}
-	r.fetcher = fetch.New(fetch.Options{Index: o.Index, Store: o.Store, Repository: o.Trust.Repository, Opener: o.Trust.Opener, HashKey: o.Dedup})
+	r := newRebuilding(o)
 	err := lead(ctx, &o, func(ctx context.Context, t index.Term) error {
 		r.term = t
 		for _, step := range []struct {
@@ -152,6 +148,15 @@ type rebuilding struct {
 	shards     map[backup.ShardKey]backup.Shard
 	dropped    []int64                 // rows of packs whose objects are gone
 	lostLists  map[backup.ChunkID]bool // list chunks that cannot be read, or those below
+}
+
+func newRebuilding(o Options) *rebuilding {
+	r := &rebuilding{Options: o, lostLists: map[backup.ChunkID]bool{}, unusable: map[backup.SnapshotID]bool{}}
+	if r.Progress == nil {
+		r.Progress = func(Progress) {}
+	}
+	r.fetcher = fetch.New(fetch.Options{Index: o.Index, Store: o.Store, Repository: o.Trust.Repository, Opener: o.Trust.Opener, HashKey: o.Dedup})
+	return r
 }
 
 // damaged notes an object that cannot be used.

@@ -41,15 +41,15 @@ func (r *rebuilding) forgetRemoved(ctx context.Context) error {
 	}
 	for i := range gone {
 		s := &gone[i]
-		if why == "" && removed[s.ID] && !lastGood[s.ID] {
-			if err := r.Index.ForgetRemoved(ctx, s.ID, r.By, "index rebuild: the store no longer has any of it"); err != nil {
-				return err
-			}
-			r.result.Removed = append(r.result.Removed, *s)
-			continue
-		}
 		lost := "the store has lost it"
-		if why != "" && removed[s.ID] && !lastGood[s.ID] {
+		if removed[s.ID] && !lastGood[s.ID] {
+			if why == "" {
+				if err := r.Index.ForgetRemoved(ctx, s.ID, r.By, "index rebuild: the store no longer has any of it"); err != nil {
+					return err
+				}
+				r.result.Removed = append(r.result.Removed, *s)
+				continue
+			}
 			lost = "the store does not show it, and " + why + ": see whether the store is complete"
 		}
 		r.damaged(store.CommitName(s.ID), fmt.Errorf("%s: %w", lost, backup.ErrNotFound))
@@ -75,8 +75,9 @@ func (r *rebuilding) mayNotBeRemoved(ctx context.Context, gone []backup.Snapshot
 	return "", nil
 }
 
-// holds returns whether a snapshot has been on hold since the index was copied. Holds on paths do
-// not count, because they do not keep each snapshot.
+// holds returns whether a snapshot has been on hold since the index was copied: the newest catalog,
+// which is newer than the index, has the hold, too. Holds on paths do not count, because they do
+// not keep each snapshot.
 func (r *rebuilding) holds(ctx context.Context) (func(*backup.Snapshot) bool, error) {
 	list, err := r.Index.Holds(ctx)
 	if err != nil {
@@ -85,7 +86,7 @@ func (r *rebuilding) holds(ctx context.Context) (func(*backup.Snapshot) bool, er
 	snapshots, shards := map[backup.SnapshotID]bool{}, map[backup.ShardID]bool{}
 	for i := range list {
 		h := &list[i]
-		ended := r.result.Sequence > 0 && !r.kept && !slices.ContainsFunc(r.catalog.Holds, func(c journal.CatalogHold) bool { return c.ID == h.ID })
+		ended := r.result.Sequence > 0 && !slices.ContainsFunc(r.catalog.Holds, func(c journal.CatalogHold) bool { return c.ID == h.ID })
 		switch {
 		case h.Path != "" || ended:
 		case h.Snapshot != backup.SnapshotID{}:

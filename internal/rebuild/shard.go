@@ -81,7 +81,7 @@ func (r *rebuilding) recoverShard(ctx context.Context, key backup.ShardKey) erro
 		return err
 	}
 	if !slices.Equal(t.last, t.best) {
-		if _, err := r.recoverFrom(ctx, key, t.best, &t.before); err != nil {
+		if _, err := t.try(ctx, t.best); err != nil {
 			return err
 		}
 	}
@@ -105,10 +105,16 @@ type trial struct {
 	tries  int
 }
 
-// try recovers the shard from records, and reports whether fewer snapshots are lost than before.
+// try recovers the shard again, from other records, and reports whether fewer snapshots are lost
+// than before.
 func (t *trial) try(ctx context.Context, records []*record) (better bool, err error) {
-	s, err := t.recoverFrom(ctx, t.key, records, &t.before)
-	if err != nil {
+	t.result.Snapshots, t.result.Lost = t.before.Snapshots, t.before.Lost
+	t.progress.Snapshots -= len(records)
+	for _, one := range records {
+		t.records[one.ID] = one
+	}
+	s := &shard{rebuilding: t.rebuilding, Shard: t.shards[t.key], records: records, anew: true}
+	if err := s.recover(ctx); err != nil {
 		return false, err
 	}
 	t.tries++
@@ -135,6 +141,9 @@ func (t *trial) olderBefore(ctx context.Context) error {
 	}
 	for len(t.lost) > 0 && t.tries < olderTries {
 		at, records, better := fails(t.lost), t.best, false
+		if at == 0 {
+			return nil
+		}
 		for next := at; next > 0 && !better && t.tries < olderTries; next = fails(t.failed) {
 			older, err := t.olderRecords(ctx, records, next)
 			if err != nil {
@@ -147,9 +156,6 @@ func (t *trial) olderBefore(ctx context.Context) error {
 				return err
 			}
 			records = older
-		}
-		if at == 0 {
-			return nil
 		}
 		vain[at] = !better
 	}
@@ -169,19 +175,6 @@ func (t *trial) olderOfAll(ctx context.Context, newest []*record) error {
 		records = older
 	}
 	return nil
-}
-
-// recoverFrom recovers the snapshots of a shard again, from other records. before is the result
-// before the first time.
-func (r *rebuilding) recoverFrom(ctx context.Context, key backup.ShardKey, records []*record, before *Result) (*shard, error) {
-	r.result.Snapshots, r.result.Lost = before.Snapshots, before.Lost
-	r.progress.Snapshots -= len(records)
-	for _, one := range records {
-		r.records[one.ID] = one
-	}
-	s := &shard{rebuilding: r, Shard: r.shards[key], records: records, anew: true}
-	err := s.recover(ctx)
-	return s, err
 }
 
 // noteRecords notes the records that the store has, and that were not written yet when the index

@@ -167,11 +167,3 @@ func (x *Index) InPlace() error {
 
 // ErrDamaged reports that the file is damaged, or was never an index. It is a backup.ErrCorrupt.
 var ErrDamaged = fmt.Errorf("damaged index: %w", backup.ErrCorrupt)
-
-// EndTerms ends the terms of all leaders.
-func (x *Index) EndTerms(ctx context.Context) error {
-	return x.backend.Update(ctx, entindex.Durable, func(ctx context.Context, tx *entindex.Tx) error {
-		_, err := tx.ExecContext(ctx, "UPDATE leaders SET until = 0")
-		return err
-	})
-}

@@ -123,6 +123,11 @@ type busyError struct{ text string }
 func (e *busyError) Error() string        { return e.text }
 func (e *busyError) Is(target error) bool { return target == backup.ErrRunning }
 
+// whenEnded is the error of a command that another process keeps from running.
+func whenEnded(err error) error {
+	return &busyError{err.Error() + "; run this command again when that has ended"}
+}
+
 // holdIndex takes the lock for a SQLite index that was opened for writing. logged reports that the
 // index had a log before it was opened: unless another process has it open, a process was killed.
 // The log belongs to the file to which that process wrote. If the file was replaced, the

@@ -11,7 +11,6 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/journal"
-	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/rebuild"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/rewrap"
@@ -140,10 +139,7 @@ func (c *indexCommand) run(ctx context.Context, s *origin, i index.Index, anew b
 			line.set(fmt.Sprintf("%d of %s, %d of %s", p.Objects, counted(p.AllObjects, "pack"), p.Snapshots, counted(p.AllSnapshots, "snapshot")))
 		},
 	})
-	if errors.Is(err, prune.ErrBusy) {
-		err = &busyError{err.Error() + "; run this command again when that has ended"}
-	}
-	return result, err
+	return result, whilePruned(err)
 }
 
 // rebuild implements bctl index rebuild.

@@ -163,7 +163,7 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 			_, err = fmt.Fprintf(a.out, "put back %s from parity\n", counted(result.PutBack, "pack"))
 		}
 	}
-	if err == nil && len(result.Lost)+len(result.Damaged)+len(result.Holds)+len(result.Unpurged) > 0 || err == nil && result.Lacks {
+	if err == nil && (result.Lacks || len(result.Lost)+len(result.Damaged)+len(result.Holds)+len(result.Unpurged) > 0) {
 		err = errIncomplete
 	}
 	return err

@@ -197,7 +197,7 @@ func (c *pruneCommand) prune(ctx context.Context, r *repository) error {
 	result, err := a.runPrune(run, o)
 	switch {
 	case errors.Is(err, prune.ErrBusy):
-		return &busyError{err.Error() + "; run this command again when that has ended"}
+		return whenEnded(err)
 	case errors.Is(err, process.ErrInterrupted), ctx.Err() != nil:
 		a.term.println("Run bctl prune again to continue; packs that are deleted stay deleted.")
 	}

@@ -134,16 +134,16 @@ func (c *repairCommand) run(ctx context.Context) error {
 		return err
 	}
 	damage := c.report(o.Level, &found)
-	if !dryRun && !lacks(&found, check.Pack, check.Places, check.Chunks, check.Lists) {
+	if dryRun {
+		return errors.Join(c.noteMirror(ctx, r, &found), c.noteReturned(ctx, r, &found), damage)
+	}
+	if !lacks(&found, check.Pack, check.Places, check.Chunks, check.Lists) {
 		if err := c.forgetLost(ctx); err != nil {
 			return err
 		}
 	}
-	if dryRun || len(found.Findings) == 0 {
-		if !dryRun {
-			return damage
-		}
-		return errors.Join(c.noteMirror(ctx, r, &found), c.noteReturned(ctx, r, &found), damage)
+	if len(found.Findings) == 0 {
+		return damage
 	}
 	if err := c.agree(); err != nil {
 		return err
@@ -222,7 +222,7 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 	var stopped *index.StoppedError
 	switch {
 	case errors.Is(err, prune.ErrBusy):
-		return s, &busyError{err.Error() + "; run this command again when that has ended"}
+		return s, whenEnded(err)
 	case errors.As(err, &stopped):
 		s := stopOf{Stop: stopped.Stop}
 		return repair.Summary{}, fmt.Errorf("the brake has stopped the repair, and nothing was dropped: it would drop %s. "+

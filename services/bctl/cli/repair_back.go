@@ -41,8 +41,10 @@ func (c *repairCommand) takeBack(ctx context.Context) error {
 }
 
 func (c *repairCommand) takeBackLost(ctx context.Context, r *repository) error {
-	t, err := c.lead(ctx, r, func(idx prune.TakeBackIndex, o prune.Options) (prune.TakenBack, error) {
-		return prune.TakeBack(ctx, idx, o, r.object.ID)
+	var t prune.TakenBack
+	err := c.app.withPruneLock(ctx, r.index, func() (err error) {
+		t, err = prune.TakeBack(ctx, r.index, c.taking(r), r.object.ID)
+		return err
 	})
 	if err != nil {
 		return err
@@ -65,8 +67,10 @@ func (c *repairCommand) takeBackOrphans(ctx context.Context, r *repository) erro
 		c.app.note("%s in the store that the index does not name, and that may have content which is missing. To find out takes the identity: %v", countedAre(n, "object"), err)
 		return nil
 	}
-	t, err := c.lead(ctx, r, func(idx prune.TakeBackIndex, o prune.Options) (prune.TakenBack, error) {
-		return prune.TakeBackOrphans(ctx, idx, o, r.object.ID, opener)
+	var t prune.TakenBack
+	err = c.app.withPruneLock(ctx, r.index, func() (err error) {
+		t, err = prune.TakeBackOrphans(ctx, r.index, c.taking(r), r.object.ID, opener)
+		return err
 	})
 	if err != nil {
 		return err
@@ -79,6 +83,10 @@ func (c *repairCommand) takeBackOrphans(ctx context.Context, r *repository) erro
 	})
 }
 
+func (c *repairCommand) taking(r *repository) prune.Options {
+	return prune.Options{Store: r.store, Log: c.app.log, Holder: holder(), By: operator()}
+}
+
 // tookBack prints what was taken back, and writes it to the log.
 func (c *repairCommand) tookBack(ctx context.Context, r *repository, t *prune.TakenBack, why string) error {
 	if t.Packs == 0 {
@@ -88,22 +96,25 @@ func (c *repairCommand) tookBack(ctx context.Context, r *repository, t *prune.Ta
 	return r.index.NoteRepair(ctx, operator(), "repository", fmt.Sprintf("took back from the store, which has them again: packs %d, bytes %d", t.Packs, t.Bytes))
 }
 
-// lead calls do with the index, and prevents that another process prunes meanwhile.
-func (c *repairCommand) lead(ctx context.Context, r *repository, do func(prune.TakeBackIndex, prune.Options) (prune.TakenBack, error)) (t prune.TakenBack, err error) {
-	o := prune.Options{Store: r.store, Log: c.app.log, Holder: holder(), By: operator()}
-	if local, is := r.index.(*sqliteindex.Index); is {
-		locks, lockErr := c.app.cfg.LockDir()
-		if lockErr != nil {
-			return t, lockErr
-		}
-		t, err = embedded.TakeBack(ctx, local, locks, func() (prune.TakenBack, error) { return do(local, o) })
-	} else {
-		t, err = do(r.index, o)
-	}
+// whilePruned returns err, which says what to do if another process prunes.
+func whilePruned(err error) error {
 	if errors.Is(err, prune.ErrBusy) {
-		err = &busyError{err.Error() + "; run this command again when that has ended"}
+		return whenEnded(err)
 	}
-	return t, err
+	return err
+}
+
+// withPruneLock calls do, which leads as the pruner, while no other process on this machine prunes.
+func (a *app) withPruneLock(ctx context.Context, i index.Index, do func() error) error {
+	local, is := i.(*sqliteindex.Index)
+	if !is {
+		return whilePruned(do())
+	}
+	locks, err := a.cfg.LockDir()
+	if err != nil {
+		return err
+	}
+	return whilePruned(embedded.WithPruneLock(ctx, local, locks, do))
 }
 
 // forgetLost forgets the lost packs that were missing before the check, or of no use: it has found

@@ -8,9 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/prune"
-	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
 // putBackJSON is the result of repair --from-parity. The names are fixed.
@@ -43,20 +41,11 @@ func (c *repairCommand) runFromParity(ctx context.Context) error {
 		if damaged, err = prune.FindInGroups(ctx, with, c.read > 0); err != nil || c.dryRun {
 			return prune.Summary{}, err
 		}
-		put := func() (prune.PutBackObjects, error) { return prune.PutBack(ctx, with, damaged) }
-		if local, is := r.index.(*sqliteindex.Index); is {
-			locks, err := c.app.cfg.LockDir()
-			if err != nil {
-				return prune.Summary{}, err
-			}
-			put = func() (prune.PutBackObjects, error) { return embedded.PutBack(ctx, local, locks, with, damaged) }
-		}
-		back, err = put()
-		return prune.Summary{}, err
+		return prune.Summary{}, c.app.withPruneLock(ctx, r.index, func() (err error) {
+			back, err = prune.PutBack(ctx, with, damaged)
+			return err
+		})
 	}, o)
-	if errors.Is(err, prune.ErrBusy) {
-		return &busyError{err.Error() + "; run this command again when that has ended"}
-	}
 	if err != nil {
 		return err
 	}

@@ -108,7 +108,7 @@ func (c *scrubCommand) run(ctx context.Context) error {
 func (c *scrubCommand) failed(err error) error {
 	switch {
 	case errors.Is(err, scrub.ErrBusy):
-		return &busyError{err.Error() + "; run this command again when that has ended"}
+		return whenEnded(err)
 	case errors.Is(err, process.ErrInterrupted):
 		c.app.term.println("Run the command again to continue; what was proven is not read again.")
 	case errors.Is(err, index.ErrRefused):

@@ -304,7 +304,7 @@ func RebuildIndex(ctx context.Context, s store.Store, trust journal.Trust, path 
 			err = checkCopy(ctx, path)
 		}
 		if err == nil {
-			err = endTerms(ctx, path)
+			err = endTermOf(ctx, path)
 		}
 		if err == nil || !errors.Is(err, backup.ErrCorrupt) && !errors.Is(err, backup.ErrNotFound) {
 			return r, err
@@ -344,14 +344,14 @@ func inspectCopy(ctx context.Context, path string) error {
 	return err
 }
 
-// endTerms ends the terms of all leaders in a copy, which no other process uses: they led in the
-// index that was copied. A purge copies the index while it leads.
-func endTerms(ctx context.Context, path string) error {
+// endTermOf ends the term of the process that led in the index that was copied. Nobody else uses
+// the copy. A purge copies the index while it leads.
+func endTermOf(ctx context.Context, path string) error {
 	idx, err := sqliteindex.Open(ctx, path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(idx.EndTerms(ctx), idx.Close())
+	return errors.Join(endTerm(ctx, idx), idx.Close())
 }
 
 // fetchCopy writes one copy to path, durably and atomically.

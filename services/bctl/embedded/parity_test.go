@@ -154,7 +154,11 @@ func TestAnyTwoArePutBack(t *testing.T) {
 					o := prune.Options{Store: w.Store, Index: w.index, Holder: "putter", Log: slog.New(slog.DiscardHandler)}
 					damaged, err := prune.FindInGroups(t.Context(), o, true)
 					w.must(err)
-					back, err := embedded.PutBack(t.Context(), w.index, w.LockDir, o, damaged)
+					var back prune.PutBackObjects
+					err = embedded.WithPruneLock(t.Context(), w.index, w.LockDir, func() (err error) {
+						back, err = prune.PutBack(t.Context(), o, damaged)
+						return err
+					})
 					if err != nil || len(damaged) != 2 || len(back.Names) != 2 || len(back.Left) > 0 {
 						t.Fatalf("%s: damaged are %q, put back %v, left %v, %v", what, damaged, back.Names, back.Left, err)
 					}

@@ -8,7 +8,6 @@ import (
 	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/journal"
-	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/repair"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/committer/commit"
@@ -34,22 +33,12 @@ func Repair(ctx context.Context, idx *sqliteindex.Index, keys journal.Keys, lock
 	return s, copied(ctx)
 }
 
-// PutBack is prune.PutBack for a repository on one machine.
-func PutBack(ctx context.Context, idx *sqliteindex.Index, lockDir string, o prune.Options, damaged []string) (prune.PutBackObjects, error) {
+// WithPruneLock calls do while no other process prunes the repository on this machine. It fails
+// with prune.ErrBusy while one does.
+func WithPruneLock(ctx context.Context, idx *sqliteindex.Index, lockDir string, do func() error) error {
 	unlock, err := lockPrune(ctx, idx, lockDir)
 	if err != nil {
-		return prune.PutBackObjects{}, err
-	}
-	defer unlock()
-	o.Index = idx
-	return prune.PutBack(ctx, o, damaged)
-}
-
-// TakeBack calls do while no other process prunes the repository on this machine.
-func TakeBack(ctx context.Context, idx *sqliteindex.Index, lockDir string, do func() (prune.TakenBack, error)) (prune.TakenBack, error) {
-	unlock, err := lockPrune(ctx, idx, lockDir)
-	if err != nil {
-		return prune.TakenBack{}, err
+		return err
 	}
 	defer unlock()
 	return do()
