@@ -31,7 +31,7 @@ type Index interface {
 	index.Walking
 }
 
-// Options of Run. All fields must be set, except Anew and Progress.
+// Options of Run. All fields must be set, except Anew, AcceptLoss and Progress.
 type Options struct {
 	Index Index // of the repository
 	Store store.Store
@@ -41,6 +41,10 @@ type Options struct {
 	Holder, By string
 	// Anew: nothing that the index has of pages is used, because some of it is damaged.
 	Anew bool
+	// AcceptLoss: snapshots that cannot be recovered are lost. Otherwise, Run ends before anything
+	// is dropped because the store does not show it (Result.Refused), or before it begins
+	// (IncompleteError): the store may not show all that it has.
+	AcceptLoss bool
 	// Progress is called now and then, by one goroutine at a time.
 	Progress func(Progress)
 }
@@ -58,8 +62,10 @@ type Result struct {
 	Snapshots int       // that can be restored, and that the index did not have, or had in another state
 	Packs     int       // that it did not have
 	Pages     int64     // versions of pages that were written
-	Lost      []Lost    // snapshots that cannot be recovered, by shard and number
-	Removed   []backup.Snapshot
+	Lost      []Lost    // snapshots that cannot be recovered
+	// Refused: some are lost, and that was not accepted. The index must stay older than the store.
+	Refused bool
+	Removed []backup.Snapshot
 	// Damaged are the objects that could not be used, with the reasons.
 	Damaged []Damage
 	PutBack int // packs' objects that were missing, and that parity had
@@ -72,7 +78,7 @@ type Result struct {
 	Holds    []index.Hold // on snapshots that the index does not have
 }
 
-// A Lost is a snapshot that has a record in the store, and that cannot be recovered.
+// A Lost is a snapshot that has a record or a segment in the store, and that cannot be recovered.
 type Lost struct {
 	ID           backup.SnapshotID
 	Filer, Shard string
@@ -91,7 +97,7 @@ type Damage struct {
 // Run makes the index what the store describes. It can be called again after an error. It fails
 // with prune.ErrBusy if another process still prunes after two minutes, and with backup.ErrExists
 // if the index has a snapshot of a number that another snapshot has in the store: it was used
-// although it was too old.
+// although it was too old. With an IncompleteError, it has changed nothing.
 func Run(ctx context.Context, o Options) (Result, error) {
 	r := newRebuilding(o)
 	err := lead(ctx, &o, func(ctx context.Context, t index.Term) error {
@@ -102,14 +108,19 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		}{
 			{"read the commit records", r.readRecords},
 			{"read the catalog", r.readCatalog},
+			{"look for segments without a record", r.checkSegments},
 			{"store filers, shards and policies", r.storeSettings},
 			{"forget what was proven", o.Index.ForgetProofs}, // of another store, perhaps
 			{"find parity groups", r.recoverParity},
 			{"register packs", r.registerPacks},
 			{"recover snapshots", r.recoverShards},
 			{"store holds", r.storeHolds},
+			{"forget snapshots that are gone", r.forgetRemoved},
 			{"drop packs that are gone", r.dropPacks},
 		} {
+			if r.result.Refused {
+				return nil
+			}
 			if err := step.do(ctx); err != nil {
 				return fmt.Errorf("%s: %w", step.name, err)
 			}

@@ -33,8 +33,7 @@ type state struct {
 	pages  backup.PageSet
 }
 
-// recoverShards recovers the snapshots of all shards, and finds those that were removed from the
-// store.
+// recoverShards recovers the snapshots of all shards.
 func (r *rebuilding) recoverShards(ctx context.Context) error {
 	unended, err := r.Index.Unended(ctx, slices.Collect(maps.Keys(r.records)))
 	if err != nil {
@@ -55,10 +54,8 @@ func (r *rebuilding) recoverShards(ctx context.Context) error {
 			return fmt.Errorf("shard %q: %w", r.shards[key].Name, err)
 		}
 	}
-	if err := r.noteRecords(ctx); err != nil {
-		return err
-	}
-	return r.forgetRemoved(ctx)
+	r.result.Refused = len(r.result.Lost) > 0 && !r.AcceptLoss
+	return r.noteRecords(ctx)
 }
 
 // olderTries bounds how often other records of a shard are tried.
@@ -316,7 +313,7 @@ func (s *shard) recoverOne(ctx context.Context, r *record, known *backup.Snapsho
 			return err
 		}
 	}
-	if !replayed && s.isMissing(r, known) {
+	if !replayed && s.chain.lost[r] == nil && s.isMissing(r, known) {
 		s.chain.lost[r] = fmt.Errorf("the index has later snapshots, and not this one; an empty index may have it: %w", backup.ErrNotFound)
 	}
 	if err := s.chain.lost[r]; err != nil && (r.Number > s.at.number || known == nil) {

@@ -131,6 +131,20 @@ func Newer(ctx context.Context, s store.Store, i History) (map[string]int64, err
 	return newer, nil
 }
 
+// Copies returns the sequences of which the store has a part of a copy of the index.
+func Copies(ctx context.Context, s store.Store) (map[int64]bool, error) {
+	found := map[int64]bool{}
+	for o, err := range s.List(ctx, store.IndexPrefix) {
+		if err != nil {
+			return nil, err
+		}
+		if sequence, _, ok := store.ParseIndexName(o.Name); ok {
+			found[sequence] = true
+		}
+	}
+	return found, nil
+}
+
 // checkCopies is CheckCurrent for the copies of the index.
 func checkCopies(ctx context.Context, s store.Store, i History, r *backup.Repository) error {
 	newer, err := Newer(ctx, s, i)

@@ -40,7 +40,8 @@ func exitStatus(err error) int {
 		return exitUsage
 	case errors.Is(err, process.ErrInterrupted):
 		return exitInterrupted
-	case errors.Is(err, backup.ErrNoRepository), errors.Is(err, sqliteindex.ErrDamaged), errors.Is(err, repo.ErrIndexOld):
+	case errors.Is(err, backup.ErrNoRepository), errors.Is(err, sqliteindex.ErrDamaged), errors.Is(err, repo.ErrIndexOld),
+		errors.Is(err, errNotAccepted):
 		return exitNoRepository
 	case errors.Is(err, backup.ErrRunning):
 		return exitRunning

@@ -31,6 +31,8 @@ type indexCommand struct {
 	signer string
 	// withoutCopy: the copies of the index in the store are not used.
 	withoutCopy bool
+	// acceptLoss: snapshots that cannot be recovered are lost for good.
+	acceptLoss bool
 }
 
 func newIndexRebuild(a *app) *cobra.Command {
@@ -48,10 +50,13 @@ Each backup on one machine puts a copy of the index file into the store, which
 saves time. What happened after the newest undamaged copy is added to it.
 
 An interrupted rebuild resumes when you run it again. Until it is complete, no
-backup is made with the index.
+backup or prune is made with the index.
 
-Snapshots that cannot be rebuilt, because the store has lost or damaged a part
-of them, are listed, and the exit status is 3. Backups work afterwards.
+Snapshots that cannot be rebuilt, because the store lacks a part of them, are
+listed, and the exit status is 10: the rebuild is not complete. If the store is
+incomplete, complete it, and run the command again. If they are lost, run it
+with --accept-loss. Backups work afterwards, and a prune deletes what only those
+snapshots have. The exit status is 3 then, and whenever something else is lost.
 
 While a backup runs, or another command writes to the index, the exit status is
 11.`,
@@ -61,7 +66,7 @@ While a backup runs, or another command writes to the index, the exit status is
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.rebuild(cmd.Context()) },
 	}
-	c.signerFlag(cmd)
+	c.flags(cmd)
 	cmd.Flags().BoolVar(&c.withoutCopy, "without-copy", false, "do not use copies of the index file")
 	return cmd
 }
@@ -80,8 +85,12 @@ No backup, prune or change of settings is made with an index that is older than
 its store. Stop the services of a fleet first.
 
 An interrupted run resumes when you run the command again. Until it is complete,
-the index counts as older than its store. Snapshots that cannot be added are
-listed, and the exit status is 3.
+the index counts as older than its store.
+
+Snapshots that cannot be added are listed, and the exit status is 10: the index
+still counts as older. If the store is incomplete, complete it, and run the
+command again. If they are lost, run it with --accept-loss: the exit status is 3
+then.
 
 An index that is not older than its store is not changed, and the exit status is
 1. While another command prunes or changes the index, it is 11.`,
@@ -90,11 +99,12 @@ An index that is not older than its store is not changed, and the exit status is
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.catchup(cmd.Context()) },
 	}
-	c.signerFlag(cmd)
+	c.flags(cmd)
 	return cmd
 }
 
-func (c *indexCommand) signerFlag(cmd *cobra.Command) {
+func (c *indexCommand) flags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&c.acceptLoss, "accept-loss", false, "accept that snapshots which cannot be rebuilt are lost")
 	cmd.Flags().StringVar(&c.signer, "signer", "", "trust this `SIGNER`, if no file on this machine names the repository's")
 }
 
@@ -134,11 +144,14 @@ func (c *indexCommand) run(ctx context.Context, s *origin, i index.Index, anew b
 	stop := c.app.animate(line.get)
 	defer stop()
 	result, err := rebuild.Run(ctx, rebuild.Options{
-		Index: i, Store: s.store, Trust: s.trust, Dedup: s.dedup, Holder: backup.NewPackID().String(), By: operator(), Anew: anew,
+		Index: i, Store: s.store, Trust: s.trust, Dedup: s.dedup, Holder: backup.NewPackID().String(), By: operator(), Anew: anew, AcceptLoss: c.acceptLoss,
 		Progress: func(p rebuild.Progress) {
 			line.set(fmt.Sprintf("%d of %s, %d of %s", p.Objects, counted(p.AllObjects, "pack"), p.Snapshots, counted(p.AllSnapshots, "snapshot")))
 		},
 	})
+	if incomplete, ok := errors.AsType[*rebuild.IncompleteError](err); ok {
+		return result, c.refuse(incomplete)
+	}
 	return result, whilePruned(err)
 }
 

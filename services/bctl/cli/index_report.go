@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -38,10 +39,39 @@ func (c *indexCommand) finish(ctx context.Context, s *origin, i index.Index, res
 	return c.print(ctx, i, result)
 }
 
-// accept makes the index current. The snapshots that the store has a record of, and that cannot be
-// recovered, are noted: their numbers are not used again, and the index does not count as older
-// than the store because of them.
+// errNotAccepted: snapshots cannot be recovered, and nobody has said that they are lost.
+var errNotAccepted = errors.New("the index is not complete")
+
+// lossOf is the error of a result that is refused.
+func lossOf(lost []rebuild.Lost) error {
+	return fmt.Errorf("%w, and no backup or prune is made with it: %s cannot be recovered. If the store lacks objects that can be put back, put them back, and run the command again. To accept the loss, run it with --accept-loss: a prune then deletes what only lost snapshots have",
+		errNotAccepted, counted(len(lost), "snapshot"))
+}
+
+// refuse names the snapshots because of which nothing was done.
+func (c *indexCommand) refuse(e *rebuild.IncompleteError) error {
+	c.noteLost(e.Snapshots)
+	return lossOf(e.Snapshots)
+}
+
+// noteLost names snapshots that cannot be recovered, and returns their ids.
+func (c *indexCommand) noteLost(lost []rebuild.Lost) []string {
+	ids := make([]string, len(lost))
+	for n := range lost {
+		l := &lost[n]
+		ids[n] = l.ID.String()
+		c.app.note("snapshot %s of %s %s, number %d, started %s, cannot be recovered: %v", l.ID.Short(), display(l.Filer), display(l.Shard), l.Number, zoned(l.Started), l.Err)
+	}
+	return ids
+}
+
+// accept makes the index current, unless it is refused. The snapshots that cannot be recovered are
+// noted: their numbers are not used again, and the index does not count as older than the store
+// because of them.
 func (c *indexCommand) accept(ctx context.Context, s *origin, i index.Index, result *rebuild.Result) error {
+	if result.Refused {
+		return nil
+	}
 	lost := make([]index.LostSnapshot, len(result.Lost))
 	for n := range result.Lost {
 		l := &result.Lost[n]
@@ -83,15 +113,32 @@ func (c *indexCommand) reread(ctx context.Context, s *origin, i index.Index) err
 	return err
 }
 
-// settleCopies makes an index current although the store has newer copies. It begins a copy that is
-// newer than these, and never ends it.
+// settleCopies makes an index current although the store has newer copies, or lacks copies that the
+// index knows, which a purge has deleted. It begins a copy that is newer than all of these, and
+// never ends it.
 func settleCopies(ctx context.Context, s *origin, i *sqliteindex.Index) error {
-	newer, err := repo.Newer(ctx, s.store, i)
-	if err != nil || len(newer) == 0 {
+	stored, err := repo.Copies(ctx, s.store)
+	if err != nil {
 		return err
 	}
-	_, err = i.BeginCopy(ctx, slices.Max(slices.Collect(maps.Values(newer)))+1)
-	return err
+	own, err := i.Copies(ctx)
+	if err != nil {
+		return err
+	}
+	gone := slices.DeleteFunc(slices.Collect(maps.Keys(own)), func(sequence int64) bool { return stored[sequence] })
+	newer, err := repo.Newer(ctx, s.store, i)
+	if err != nil || len(newer)+len(gone) == 0 {
+		return err
+	}
+	if _, err := i.BeginCopy(ctx, slices.Max(append(slices.Collect(maps.Values(newer)), 0))+1); err != nil {
+		return err
+	}
+	for _, sequence := range gone {
+		if err := i.ForgetCopy(ctx, sequence); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 type indexJSON struct {
@@ -123,12 +170,7 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 	}
 	j := indexJSON{
 		Snapshots: len(found), Added: result.Snapshots, Packs: result.Packs, Pages: result.Pages, Gone: result.Gone, Lacks: result.Lacks, PutBack: result.PutBack, Settings: jsonTime(result.Catalog),
-		Missing: []string{}, Forgotten: []string{}, Damaged: []indexDamaged{},
-	}
-	for n := range result.Lost {
-		l := &result.Lost[n]
-		j.Missing = append(j.Missing, l.ID.String())
-		a.note("snapshot %s of %s %s, number %d, started %s, cannot be recovered: %v", l.ID.Short(), display(l.Filer), display(l.Shard), l.Number, zoned(l.Started), l.Err)
+		Missing: c.noteLost(result.Lost), Forgotten: []string{}, Damaged: []indexDamaged{},
 	}
 	for n := range result.Removed {
 		s := &result.Removed[n]
@@ -162,6 +204,9 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 		if err == nil && result.PutBack > 0 {
 			_, err = fmt.Fprintf(a.out, "put back %s from parity\n", counted(result.PutBack, "pack"))
 		}
+	}
+	if err == nil && result.Refused {
+		return lossOf(result.Lost)
 	}
 	if err == nil && (result.Lacks || len(result.Lost)+len(result.Damaged)+len(result.Holds)+len(result.Unpurged) > 0) {
 		err = errIncomplete

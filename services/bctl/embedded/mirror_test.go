@@ -2,11 +2,13 @@ package embedded_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -71,9 +73,11 @@ func (m *machine) wantWhole(what string, s store.Store) index.Index {
 	m.Helper()
 	x := m.emptySQLite()
 	result, err := rebuild.Run(m.Context(), rebuild.Options{
-		Index: x, Store: s, Trust: m.trust(), Dedup: m.WorkerKey.Dedup, Holder: backup.NewPackID().String(), By: "tester",
+		Index: x, Store: s, Trust: m.trust(), Dedup: m.WorkerKey.Dedup, Holder: backup.NewPackID().String(), By: "tester", AcceptLoss: true,
 	})
 	m.must(err)
+	// The last pass may have copied the segment of a snapshot before the record was put.
+	result.Lost = slices.DeleteFunc(result.Lost, func(l rebuild.Lost) bool { return errors.Is(l.Err, rebuild.ErrNoRecord) })
 	if len(result.Lost) > 0 || len(result.Damaged) > 0 {
 		m.Errorf("%s: lost %v, damaged %v", what, result.Lost, result.Damaged)
 	}
