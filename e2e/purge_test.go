@@ -52,10 +52,15 @@ func TestPurgeByTheAdmin(t *testing.T) {
 	}
 	third := f.Backup("--filer", "filer", "--shard", tree)
 	treetest.Equal(t, tree, f.Restore(third.Snapshot))
-	for _, s := range []fleet.Summary{first, second} {
-		restored := f.Restore(s.Snapshot)
-		if _, err := os.Lstat(filepath.Join(restored, "secret.txt")); err == nil {
-			t.Errorf("snapshot %s still has the file", s.Snapshot)
-		}
+	f.Must("forget", first.Snapshot)
+	unneeded := append([]string{"purge", "--unneeded", "--reason", "request 4712", "--yes"}, lent...)
+	if out := f.Run(unneeded...); out.Status == 0 {
+		t.Fatalf("an operator purges: %s", out)
+	}
+	if out := admin.Must(unneeded...); !strings.Contains(out.Stdout, "what no snapshot needs is neither in the index nor in the store") {
+		t.Errorf("%s", out)
+	}
+	if _, err := os.Lstat(filepath.Join(f.Restore(second.Snapshot), "secret.txt")); err == nil {
+		t.Errorf("snapshot %s still has the file", second.Snapshot)
 	}
 }

@@ -37,6 +37,9 @@ type Purging interface {
 	// outcome.
 	HidePurge(ctx context.Context, id backup.PackID) error
 	EndPurge(ctx context.Context, id backup.PackID, outcome string) error
+	// NotePurge notes in the log that a purge of what no snapshot needs begins, and why, or that it
+	// has ended, and the outcome.
+	NotePurge(ctx context.Context, by, text string, ended bool) error
 
 	// PurgeChunks yields the chunks to which the removed entries referred, in the order of ids,
 	// from the first id above after.

@@ -38,9 +38,10 @@
 //
 // ReadBacklog returns what waits for a pass, for operators (backlog.go).
 //
-// Purge deletes the chunks of a path that was removed from all snapshots (purge.go). Its order is
-// that of step 8, but it opens packs with an identity, seals what is needed again, and leaves
-// nothing of the old pack. It is the only part that needs a key.
+// Purge deletes the chunks of a path that was removed from all snapshots (purge.go), or all that no
+// snapshot needs (unneeded.go). Its order is that of step 8, but it opens packs with an identity,
+// seals what is needed again, and leaves nothing of the old pack. It is the only part that needs a
+// key.
 //
 // PutBack restores objects from parity (putback.go): the first part of a repair.
 //

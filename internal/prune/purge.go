@@ -37,11 +37,14 @@ type PurgeOptions struct {
 	Hasher *chunk.Hasher
 	Sealer *seal.Sealer
 	Term   index.Term // in which the caller leads (Lead)
+	// Unneeded: all content of packs is deleted that no snapshot needs, whoever has needed it. Then
+	// ID and Shard are zero.
+	Unneeded bool
 }
 
 // Purged is what a Purge did, and the proof of it.
 type Purged struct {
-	Chunks  int64 // of the purge
+	Chunks  int64 // of the purge, or found that nothing needs
 	Shared  int64 // of these, needed by other files, and so kept
 	Objects int   // deleted objects that had the other chunks
 	Sealed  int   // new objects, with the needed chunks of these
@@ -79,6 +82,7 @@ type purge struct {
 	purges PurgeIndex
 	result Purged
 	left   map[backup.PackID]bool
+	gone   []index.StoredObject // with Unneeded: that were deleted
 }
 
 func (u *purge) run(ctx context.Context) error {
@@ -90,13 +94,11 @@ func (u *purge) run(ctx context.Context) error {
 	if err := u.finish(ctx); err != nil {
 		return err
 	}
-	if err := u.eachGroup(ctx, u.group); err != nil {
-		return err
+	remove, prove := u.ofPath, u.prove
+	if u.o.Unneeded {
+		remove, prove = u.unneeded, u.proveUnneeded
 	}
-	if err := u.lostPacks(ctx); err != nil {
-		return err
-	}
-	if err := u.historyOf(ctx, u.o.Shard); err != nil {
+	if err := remove(ctx); err != nil {
 		return err
 	}
 	if u.Sweep {
@@ -110,7 +112,18 @@ func (u *purge) run(ctx context.Context) error {
 	if u.result.Left = len(u.left); u.result.Left > 0 {
 		return nil
 	}
-	return u.prove(ctx)
+	return prove(ctx)
+}
+
+// ofPath deletes the chunks of a path.
+func (u *purge) ofPath(ctx context.Context) error {
+	if err := u.eachGroup(ctx, u.group); err != nil {
+		return err
+	}
+	if err := u.lostPacks(ctx); err != nil {
+		return err
+	}
+	return u.historyOf(ctx, u.o.Shard)
 }
 
 // lostPacks leaves the packs that have chunks of the purge, and that a repair has dropped because
@@ -171,6 +184,12 @@ func (u *purge) group(ctx context.Context, ids map[backup.ChunkID]bool) error {
 			has[u.packs[i].Object] = true
 		}
 	}
+	return u.objects(ctx, has, ids)
+}
+
+// objects replaces or deletes those of the objects that have a chunk of ids that nothing needs; nil
+// stands for all chunks.
+func (u *purge) objects(ctx context.Context, has map[backup.PackID]bool, ids map[backup.ChunkID]bool) error {
 	byID := map[backup.PackID]*object{}
 	for i := range u.packs {
 		k := &u.packs[i]
@@ -256,13 +275,16 @@ func (u *purge) purgeRound(ctx context.Context, objects []*object, ids map[backu
 }
 
 // judge reports whether an object has chunks of the purge that nothing needs, and whether it has
-// chunks that are needed.
+// chunks that are needed. If ids is nil, frames without a place count, too.
 func (u *purge) judge(o *object, contents map[int64]*content, ids map[backup.ChunkID]bool) (dead, live bool) {
 	for _, i := range o.packs {
 		c := contents[u.packs[i].Row]
 		for n, place := range c.places {
 			live = live || c.live[n]
-			dead = dead || !c.live[n] && ids[place.Chunk]
+			dead = dead || !c.live[n] && (ids == nil || ids[place.Chunk])
+		}
+		for n, length := range c.frameBytes {
+			dead = dead || ids == nil && length > 0 && !c.needed[n]
 		}
 	}
 	return dead, live
@@ -277,10 +299,14 @@ func (u *purge) replace(ctx context.Context, o *object, contents map[int64]*cont
 		return false, nil
 	}
 	note := func() error {
-		err := u.purges.NotePurgeObjects(ctx, u.o.ID, []index.StoredObject{{Snapshot: first.Snapshot, ID: first.Object}})
+		object := index.StoredObject{Snapshot: first.Snapshot, ID: first.Object}
 		u.result.Objects++
 		u.result.Freed += o.bytes
-		return err
+		if u.o.Unneeded {
+			u.gone = append(u.gone, object)
+			return nil
+		}
+		return u.purges.NotePurgeObjects(ctx, u.o.ID, []index.StoredObject{object})
 	}
 	if !live {
 		if err := note(); err != nil {
@@ -482,6 +508,11 @@ func (u *purge) prove(ctx context.Context) error {
 		return err
 	}
 	u.result.Objects = len(objects)
+	return u.countPresent(ctx, objects)
+}
+
+// countPresent counts the deleted objects that the store still has.
+func (u *purge) countPresent(ctx context.Context, objects []index.StoredObject) error {
 	for _, o := range objects {
 		switch _, err := u.Store.Stat(ctx, store.PackName(o.Snapshot, o.ID)); {
 		case err == nil:

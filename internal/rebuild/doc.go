@@ -15,10 +15,11 @@
 //
 // # Order
 //
-// Run first opens all commit records, then the newest catalog. It stores filers, shards and
-// policies, puts back packs that are missing and that parity has, then registers all packs, and
-// then goes through the snapshots of each shard. The pages of a snapshot are written before the
-// snapshot becomes visible. Holds come last.
+// Run first opens all commit records, then the newest catalog, and looks for segments without a
+// record. It stores filers, shards and policies, puts back packs that are missing and that parity
+// has, then registers all packs, and then goes through the snapshots of each shard. The pages of a
+// snapshot are written before the snapshot becomes visible. Holds come after that. Only if nothing
+// is lost, or if the loss is accepted, the index drops what the store does not show.
 //
 // # Chains
 //
@@ -57,6 +58,7 @@
 //
 //	rebuild.go   the order, the options and the result
 //	records.go   opens commit records, and the catalog
+//	segments.go  finds segments without a record
 //	settings.go  stores filers, shards, policies and holds
 //	packs.go     registers packs, and drops those that are gone
 //	parity.go    finds the parity groups

@@ -79,6 +79,17 @@ func (x *Index) EndPurge(ctx context.Context, id backup.PackID, outcome string) 
 	})
 }
 
+// NotePurge implements index.Purging.
+func (x *Index) NotePurge(ctx context.Context, by, what string, ended bool) error {
+	action := actionPurge
+	if ended {
+		action = actionPurged
+	}
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		return tx.writeLog(ctx, by, action, "repository", text(what, maxErrorBytes))
+	})
+}
+
 // PurgeRemains implements index.Purging. It is a transaction only because it reads as one does.
 func (x *Index) PurgeRemains(ctx context.Context, id backup.PackID) (remains int64, err error) {
 	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {

@@ -38,8 +38,10 @@ type purgeCommand struct {
 	dryRun bool
 	yes    bool
 	resume bool
-	in     *bufio.Reader
-	asks   bool // stdin and stderr are a terminal
+	// unneeded: no path, but all content that no snapshot needs.
+	unneeded bool
+	in       *bufio.Reader
+	asks     bool // stdin and stderr are a terminal
 
 	// In a fleet with roles: the settings files of a committer and of the pruner, whose access to
 	// the store the purge uses.
@@ -81,6 +83,11 @@ the amount, but not the name of the file: do not write it into --reason.
 The files of the filer are not touched. If the path still exists there, the next
 backup takes it again unless you exclude it.
 
+--unneeded removes no path, but all content that no snapshot needs: of forgotten
+snapshots, of purges that were not complete when the index was lost, and what a
+repair has dropped. A prune leaves such content where it shares frames with what
+is needed.
+
 --dry-run lists what would be removed, and changes nothing. --resume continues a
 purge that was interrupted. bctl refuses to purge a snapshot on hold, and a
 shard that is being backed up (status 11). Large purges need a confirmation
@@ -93,6 +100,7 @@ name their settings files with --committer and --pruner. Services go on.`,
   bctl purge --path /home/alice/tax.pdf --reason 'request 4711' --yes
   bctl purge --path alice --shard /home --since 2026-01-01 --reason 'ticket 12'
   bctl purge --resume
+  bctl purge --unneeded --reason 'request 4711'
   bctl purge --path /home/alice/tax.pdf --reason 'request 4711' \
       --config admin/bctl.yaml --committer committer/bctl.yaml \
       --pruner pruner/bctl.yaml`,
@@ -117,16 +125,23 @@ name their settings files with --committer and --pruner. Services go on.`,
 	flags.StringVar(&c.committer, "committer", "", "in a fleet: the settings `FILE` of a committer, for its key and its access to the store")
 	flags.StringVar(&c.pruner, "pruner", "", "in a fleet: the settings `FILE` of a pruner, for its access to the store")
 	flags.BoolVar(&c.resume, "resume", false, "continue purges that are not complete")
+	flags.BoolVar(&c.unneeded, "unneeded", false, "remove all content that no snapshot needs")
 	return cmd
 }
 
 // check fails unless the arguments define what to remove.
 func (c *purgeCommand) check() error {
 	if c.resume {
-		if c.path != "" || c.reason != "" || c.dryRun || !c.since.IsZero() || c.which != (which{}) {
+		if c.path != "" || c.reason != "" || c.dryRun || c.unneeded || !c.since.IsZero() || c.which != (which{}) {
 			return usage("--resume takes no other flags: what is purged was said when it began")
 		}
 		return nil
+	}
+	if c.unneeded {
+		if c.path != "" || !c.since.IsZero() || c.which != (which{}) {
+			return usage("--unneeded is for all packs: it takes no path, and selects nothing")
+		}
+		return c.checkReason("")
 	}
 	if c.path == "" {
 		return usage("say what to remove, with --path PATH")
@@ -138,10 +153,15 @@ func (c *purgeCommand) check() error {
 	if path == "" {
 		return usage("--path is the root of a shard: forget its snapshots instead (bctl forget)")
 	}
+	return c.checkReason(path)
+}
+
+// checkReason fails unless there is a reason without the name, and somebody to ask or --yes.
+func (c *purgeCommand) checkReason(path string) error {
 	if strings.TrimSpace(c.reason) == "" {
 		return usage("say why, with --reason TEXT: the log keeps it")
 	}
-	if _, name := backup.Split(path); strings.Contains(c.reason, name) {
+	if _, name := backup.Split(path); name != "" && strings.Contains(c.reason, name) {
 		return usage("--reason has the name %s, and the log would keep it: give another reason, such as the number of a request", display(name))
 	}
 	if !c.dryRun && !c.yes && !c.asks {
@@ -172,6 +192,9 @@ func (c *purgeCommand) run(ctx context.Context) (err error) {
 	}
 	if err := embedded.WriteRecords(ctx, c.index, c.store, keys); err != nil {
 		return err
+	}
+	if c.unneeded {
+		return c.purgeUnneeded(ctx)
 	}
 	if err := c.find(ctx); err != nil {
 		return err
@@ -257,7 +280,7 @@ func (c *purgeCommand) find(ctx context.Context) error {
 		if !c.since.IsZero() {
 			since = " that started at " + zoned(c.since) + " or later"
 		}
-		return absent("no snapshot%s%s has %s (bctl ls SNAPSHOT lists what a snapshot has)", &c.which, since, display(c.path))
+		return absent("no snapshot%s%s has %s (bctl ls SNAPSHOT lists what a snapshot has; if it was being purged when the index was lost, bctl purge --unneeded removes its content)", &c.which, since, display(c.path))
 	}
 	return nil
 }
@@ -323,7 +346,7 @@ func (a *app) confirmed(in *bufio.Reader, question string) bool {
 // notes that the confirmation is used up: once a purge has begun, nothing brings back what it
 // removes.
 func (c *purgeCommand) brake(ctx context.Context) (done func() error, err error) {
-	d := index.Deletion{By: index.ByPurge(operator())}
+	var d index.Deletion
 	for n := range c.found {
 		d.Bytes += c.found[n].Total.Bytes
 	}
@@ -333,6 +356,12 @@ func (c *purgeCommand) brake(ctx context.Context) (done func() error, err error)
 		}
 		d.OfBytes += p.Bytes
 	}
+	return c.braked(ctx, d)
+}
+
+// braked is brake for a deletion of this user.
+func (c *purgeCommand) braked(ctx context.Context, d index.Deletion) (done func() error, err error) {
+	d.By = index.ByPurge(operator())
 	err = c.index.MayDelete(ctx, d)
 	var stopped *index.StoppedError
 	if errors.As(err, &stopped) {

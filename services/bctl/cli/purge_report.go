@@ -117,7 +117,7 @@ func (c *purgeCommand) report(p *index.Purge, s *index.ShardStatus, proof *embed
 		c.noteNext(p, s)
 		return nil
 	}
-	return incomplete(proof)
+	return incomplete(proof, "bctl purge --resume")
 }
 
 func (c *purgeCommand) reportText(p *index.Purge, s *index.ShardStatus, proof *embedded.PurgeProof, elapsed time.Duration) error {
@@ -140,8 +140,8 @@ func (c *purgeCommand) reportText(p *index.Purge, s *index.ShardStatus, proof *e
 	return err
 }
 
-// incomplete says what is left.
-func incomplete(proof *embedded.PurgeProof) error {
+// incomplete says what is left, and with which command to continue.
+func incomplete(proof *embedded.PurgeProof, command string) error {
 	var left []string
 	if proof.Left > 0 {
 		left = append(left, fmt.Sprintf("%s with removed content (%v)", counted(proof.Left, "object"), proof.Why))
@@ -155,9 +155,9 @@ func incomplete(proof *embedded.PurgeProof) error {
 	if n := proof.Rows + int64(proof.Journal); n > 0 {
 		left = append(left, countedRows(n)+" with the name, in the index or its journal")
 	}
-	next := "Remove the cause, and then run bctl purge --resume"
+	next := "Remove the cause, and then run " + command
 	if !proof.LockedUntil.IsZero() {
-		next = fmt.Sprintf("The store's object lock keeps some of it until %s. Remove other causes, and run bctl purge --resume after that", zoned(proof.LockedUntil))
+		next = fmt.Sprintf("The store's object lock keeps some of it until %s. Remove other causes, and run %s after that", zoned(proof.LockedUntil), command)
 	}
 	return errors.New("the purge is not complete; it has left " + strings.Join(left, ", and ") + ". " + next)
 }

@@ -31,7 +31,8 @@
 // Forget and free space
 //
 //	forget.go, forget_brake.go, hold.go, hold_copy.go, brake.go, confirm.go, confirm_group.go,
-//	prune.go, purge.go, purge_fleet.go, purge_pending.go, purge_report.go, stats.go, log.go
+//	prune.go, purge.go, purge_fleet.go, purge_pending.go, purge_report.go, purge_unneeded.go,
+//	stats.go, log.go
 //
 // Register filers, shards and policies
 //

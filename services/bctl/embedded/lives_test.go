@@ -101,6 +101,14 @@ func steps() []step {
 			_, err = w.purge(m.Store)
 			m.must(err)
 		}},
+		{"purge of the unneeded", func(m *machine, _ *rand.Rand) {
+			w := &purgeWorld{machine: m}
+			proof, err := w.purgeUnneeded(m.Store)
+			m.must(err)
+			if !proof.Complete {
+				m.Errorf("%+v", proof)
+			}
+		}},
 		{"settings", func(m *machine, random *rand.Rand) {
 			_, err := m.index.SetPolicy(m.Context(), backup.Policy{
 				Name: fmt.Sprint("policy ", random.IntN(2)), Schedule: "@daily", Jitter: time.Minute, Retention: backup.Retention{Last: 3, Within: backup.Period{Days: 2, Hours: 3}},

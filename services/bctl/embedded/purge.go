@@ -52,21 +52,13 @@ type PurgeProof struct {
 // committer stands for the copies of the index (prune.AwaitRecorded), and Postgres itself reuses
 // the space of what was deleted.
 func Purge(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
-	copied := func(ctx context.Context) error { return prune.AwaitRecorded(ctx, o.Index) }
-	if local, ok := o.Index.(*sqliteindex.Index); ok {
-		unlock, err := lockPrune(ctx, local, o.LockDir)
-		if err != nil {
-			return proof, err
-		}
-		defer unlock()
-		copied = func(ctx context.Context) error { return copyNow(ctx, local, o.Store, o.Keys) }
-	}
-	o.step("copying the index")
-	if err := copied(ctx); err != nil {
+	unlock, err := o.begin(ctx)
+	if err != nil {
 		return proof, err
 	}
+	defer unlock()
 	a := amending{index: o.Index, store: o.Store, keys: o.Keys, shard: o.Purge.Shard}
-	o.ID, o.Shard, o.BeforeDelete = o.Purge.ID, o.Purge.Shard, copied
+	o.ID, o.Shard = o.Purge.ID, o.Purge.Shard
 	for range maxRounds {
 		if err = o.change(ctx, &a, &proof); err != nil || proof.Left > 0 {
 			return proof, err
@@ -84,6 +76,52 @@ func Purge(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
 	}
 	err = o.end(ctx, &proof)
 	return proof, err
+}
+
+// PurgeUnneeded deletes all content of packs that no snapshot needs. What is left to do is found
+// anew each time, so an interrupted one leaves nothing behind. Keys and LockDir are as in Purge.
+func PurgeUnneeded(ctx context.Context, o PurgeOptions) (proof PurgeProof, err error) {
+	unlock, err := o.begin(ctx)
+	if err != nil {
+		return proof, err
+	}
+	defer unlock()
+	o.Unneeded = true
+	err = o.lead(ctx, func(ctx context.Context) (err error) {
+		proof.Purged, err = prune.Purge(ctx, o.Index, o.PurgeOptions)
+		return err
+	})
+	if err != nil || proof.Left > 0 {
+		return proof, err
+	}
+	if proof.Places > 0 || proof.Present > 0 {
+		proof.LockedUntil, err = o.lockedUntil(ctx)
+		return proof, err
+	}
+	if err := o.renew(ctx, &proof); err != nil {
+		return proof, err
+	}
+	proof.Complete = true
+	return proof, o.Index.NotePurge(ctx, o.By, fmt.Sprintf("complete: chunks that nothing needs %d, which are neither in the index nor in the store; objects deleted %d, written %d", proof.Chunks, proof.Objects, proof.Sealed), true)
+}
+
+// begin excludes other prunes on one machine, and sees to it that a rebuilt index would know what
+// this one knows, now and before anything is deleted.
+func (o *PurgeOptions) begin(ctx context.Context) (unlock func(), err error) {
+	unlock = func() {}
+	o.BeforeDelete = func(ctx context.Context) error { return prune.AwaitRecorded(ctx, o.Index) }
+	if local, ok := o.Index.(*sqliteindex.Index); ok {
+		if unlock, err = lockPrune(ctx, local, o.LockDir); err != nil {
+			return nil, err
+		}
+		o.BeforeDelete = func(ctx context.Context) error { return copyNow(ctx, local, o.Store, o.Keys) }
+	}
+	o.step("copying the index")
+	if err := o.BeforeDelete(ctx); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
 }
 
 func (o *PurgeOptions) step(name string) {
@@ -126,24 +164,32 @@ const busyWithin = 3 * time.Minute
 // a sweep, which knows that the snapshots have ended, would take a new segment for an orphan before
 // the index names it.
 func (o *PurgeOptions) change(ctx context.Context, a *amending, proof *PurgeProof) error {
+	return o.lead(ctx, func(ctx context.Context) (err error) {
+		o.step("writing the records of snapshots again")
+		a.term = o.Term
+		// The proof reads each segment together with its base, and may find one that was forgotten
+		// since an earlier run.
+		if err := o.Index.MarkUnchained(ctx, o.Shard); err != nil {
+			return err
+		}
+		if err := a.run(ctx); err != nil {
+			return err
+		}
+		proof.Amended = a.amended
+		proof.Purged, err = prune.Purge(ctx, o.Index, o.PurgeOptions)
+		return err
+	})
+}
+
+// lead calls do while this process leads as the pruner, in o.Term.
+func (o *PurgeOptions) lead(ctx context.Context, do func(context.Context) error) error {
 	lead := o.Options
 	lead.Index = o.Index
 	_, local := o.Index.(*sqliteindex.Index)
 	for end := time.Now().Add(busyWithin); ; loop.Pause(ctx, time.Second) {
-		err := prune.Lead(ctx, lead, func(ctx context.Context, t index.Term) (err error) {
-			o.step("writing the records of snapshots again")
-			a.term, o.Term = t, t
-			// The proof reads each segment together with its base, and may find one that was
-			// forgotten since an earlier run.
-			if err := o.Index.MarkUnchained(ctx, o.Shard); err != nil {
-				return err
-			}
-			if err := a.run(ctx); err != nil {
-				return err
-			}
-			proof.Amended = a.amended
-			proof.Purged, err = prune.Purge(ctx, o.Index, o.PurgeOptions)
-			return err
+		err := prune.Lead(ctx, lead, func(ctx context.Context, t index.Term) error {
+			o.Term = t
+			return do(ctx)
 		})
 		if local || !errors.Is(err, prune.ErrBusy) || time.Now().After(end) || ctx.Err() != nil {
 			return err
@@ -162,18 +208,8 @@ func (o *PurgeOptions) end(ctx context.Context, proof *PurgeProof) (err error) {
 	if err := o.Index.HidePurge(ctx, o.Purge.ID); err != nil {
 		return err
 	}
-	o.step("writing the index anew")
-	if x, ok := o.Index.(vacuumer); ok {
-		if err := x.Vacuum(ctx); err != nil {
-			return err
-		}
-	}
-	local, isLocal := o.Index.(*sqliteindex.Index)
-	if isLocal {
-		o.step("replacing the copies of the index")
-		if proof.OtherCopies, err = ReplaceCopies(ctx, local, o.Store, o.Keys, time.Now()); err != nil {
-			return err
-		}
+	if err := o.renew(ctx, proof); err != nil {
+		return err
 	}
 	outcome := fmt.Sprintf("complete: chunks %d, of which other files need %d; places of the rest in the index %d, its objects in the store %d of %d; rows, segments and records with the name %d",
 		proof.Chunks, proof.Shared, proof.Places, proof.Present, proof.Objects, proof.Rows+int64(proof.Journal))
@@ -181,8 +217,24 @@ func (o *PurgeOptions) end(ctx context.Context, proof *PurgeProof) (err error) {
 		return err
 	}
 	proof.Complete = true
-	if !isLocal {
-		return nil
+	if local, ok := o.Index.(*sqliteindex.Index); ok {
+		return copyNow(ctx, local, o.Store, o.Keys)
 	}
-	return copyNow(ctx, local, o.Store, o.Keys)
+	return nil
+}
+
+// renew writes the files of the index anew, without what was deleted, and on one machine all of its
+// copies.
+func (o *PurgeOptions) renew(ctx context.Context, proof *PurgeProof) (err error) {
+	o.step("writing the index anew")
+	if x, ok := o.Index.(vacuumer); ok {
+		if err := x.Vacuum(ctx); err != nil {
+			return err
+		}
+	}
+	if local, ok := o.Index.(*sqliteindex.Index); ok {
+		o.step("replacing the copies of the index")
+		proof.OtherCopies, err = ReplaceCopies(ctx, local, o.Store, o.Keys, time.Now())
+	}
+	return err
 }

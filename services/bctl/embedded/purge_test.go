@@ -153,10 +153,19 @@ func (w *purgeWorld) purge(s store.Store) (embedded.PurgeProof, error) {
 }
 
 func (w *purgeWorld) purgeOf(s store.Store, p index.Purge) (embedded.PurgeProof, error) {
+	return embedded.Purge(w.Context(), w.options(s, p))
+}
+
+// purgeUnneeded removes what no snapshot needs.
+func (w *purgeWorld) purgeUnneeded(s store.Store) (embedded.PurgeProof, error) {
+	return embedded.PurgeUnneeded(w.Context(), w.options(s, index.Purge{}))
+}
+
+func (w *purgeWorld) options(s store.Store, p index.Purge) embedded.PurgeOptions {
 	o := embedded.PurgeOptions{Index: w.index, Keys: w.Keys, LockDir: w.LockDir, Purge: p}
 	o.Store, o.Log, o.Holder, o.By, o.Sweep = s, slog.New(slog.DiscardHandler), backup.NewPackID().String(), "tester", true
 	o.Repository, o.Opener, o.Hasher, o.Sealer = &w.Repository, w.opener, chunk.NewHasher(w.WorkerKey.Dedup), w.Keys.Sealer
-	return embedded.Purge(w.Context(), o)
+	return o
 }
 
 func (w *purgeWorld) begin() {
@@ -284,6 +293,64 @@ func TestPurgeIsKilledAtEachWrite(t *testing.T) {
 			w.must(w.index.Close())
 		}
 	}
+}
+
+// A path is gone from all snapshots, and the purge is forgotten, as after the loss of the index:
+// its content is removed as what no snapshot needs, also if that is killed at any write.
+func TestPurgeOfTheUnneededIsKilledAtEachWrite(t *testing.T) {
+	all := newPurgeWorld(t)
+	all.begin()
+	pending, err := all.index.Purges(t.Context())
+	all.must(err)
+	all.must(all.index.HidePurge(t.Context(), pending[0].ID))
+	all.must(all.index.EndPurge(t.Context(), pending[0].ID, "forgotten"))
+	if found, err := prune.FindUnneeded(t.Context(), all.index); err != nil || found.Packs == 0 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	for at := 1; ; at += 2 {
+		w := all.copied(t)
+		killed := &killedStore{Store: w.Store, at: at, applied: at%4 == 1}
+		what := fmt.Sprint("killed at write ", at)
+		proof, err := w.purgeUnneeded(killed)
+		killedNow := errors.Is(err, errKilled)
+		if killedNow {
+			w.must(w.index.Close())
+			w.open()
+			w.check(what)
+			proof, err = w.purgeUnneeded(w.Store)
+		}
+		if err != nil || !proof.Complete || proof.Chunks == 0 && !killedNow {
+			t.Fatalf("%s: %+v, %v", what, proof, err)
+		}
+		w.check(what)
+		if found, err := prune.FindUnneeded(t.Context(), w.index); err != nil || found.Packs > 0 {
+			t.Fatalf("%s: %+v, %v", what, found, err)
+		}
+		for o, err := range w.Store.List(t.Context(), store.PacksPrefix) { // nothing is left in a pack that no row names
+			w.must(err)
+			if snapshot, id, _ := store.ParsePackName(o.Name); !w.names(snapshot, id) {
+				t.Errorf("%s: %s is left", what, o.Name)
+			}
+		}
+		if !killedNow {
+			if at < 9 {
+				t.Errorf("only %d writes", at)
+			}
+			return
+		}
+		w.must(w.index.Close())
+	}
+}
+
+// names reports whether a row of the index names an object.
+func (w *purgeWorld) names(snapshot backup.SnapshotID, object backup.PackID) bool {
+	for p, err := range w.index.Packs(w.Context()) {
+		w.must(err)
+		if p.Snapshot == snapshot && p.Object == object {
+			return true
+		}
+	}
+	return false
 }
 
 // The path is backed up again after a purge has stopped. The purge goes on, and a second one
