@@ -87,6 +87,7 @@ func (c *applyCommand) notes(ctx context.Context, i index.Index, p *applyPlan) {
 		c.app.note("bctl apply would change nothing now, because these would be retired and are being backed up: %s", strings.Join(p.busy, ", "))
 	}
 	c.app.noteSites(ctx, i, slices.Sorted(maps.Keys(p.sites))...)
+	c.app.noteUncovered(p.before, coverageOf(p.planned.shards, p.planned.policies))
 	c.app.noteNestedOf(p.planned.shards, p.planned.policies, func(s *index.ShardStatus) bool { return p.looked[s.Filer.Name] })
 }
 

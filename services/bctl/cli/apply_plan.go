@@ -21,6 +21,7 @@ type applyPlan struct {
 	sites     map[string]bool // of new filers
 	looked    map[string]bool // filers whose shards change
 	busy      []string        // filers and shards to retire that are being backed up
+	before    coverage
 	planned   plannedFleet
 }
 
@@ -64,7 +65,7 @@ func (p *applyPlan) compare(ctx context.Context, i index.Catalog) error {
 	if p.prune {
 		p.retire(filers, shards, policies)
 	}
-	p.planned = p.plan(list, policies)
+	p.before, p.planned = coverageOf(list, policies), p.plan(list, policies)
 	return nil
 }
 
@@ -204,7 +205,7 @@ func (p *applyPlan) errBusy() error {
 
 // A plannedFleet is the part of the fleet after the changes that the notes concern.
 type plannedFleet struct {
-	shards   []index.ShardStatus // of the filers that the file declares
+	shards   []index.ShardStatus
 	policies []backup.Policy
 }
 
@@ -213,6 +214,12 @@ func (p *applyPlan) plan(shards []index.ShardStatus, policies []backup.Policy) (
 	for n := range policies {
 		if !p.prune && !slices.ContainsFunc(f.policies, func(w backup.Policy) bool { return w.Name == policies[n].Name }) {
 			f.policies = append(f.policies, policies[n])
+		}
+	}
+	for n := range shards {
+		declared := slices.ContainsFunc(p.file.filers, func(w wantedFiler) bool { return w.Name == shards[n].Filer.Name })
+		if !p.prune && !declared {
+			f.shards = append(f.shards, shards[n])
 		}
 	}
 	for n := range p.file.filers {

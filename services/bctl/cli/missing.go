@@ -21,7 +21,7 @@ import (
 
 // A lack is one missing service or condition.
 type lack struct {
-	What  string // nats, committer, walker, reader, pruner, scrubber, clock, brake or purge
+	What  string // nats, committer, walker, reader, pruner, scrubber, clock, brake, purge or policy
 	Site  string // of workers
 	Text  string
 	Stops bool // work cannot proceed; otherwise there are only fewer workers

@@ -38,6 +38,7 @@ type looked struct {
 	slots   map[string]int // running snapshots of each site, of all filers
 	shards  []index.ShardStatus
 	due     []nextRun
+	cover   coverage
 	stops   []*stopOf
 	purges  []index.PurgeState
 	waits   prune.Backlog
@@ -97,6 +98,9 @@ func (c *statusCommand) look(ctx context.Context, i index.Index) (*overview, err
 	group.Go(func() (err error) { l.scrub, err = i.Scrub(asking); return err })
 	if c.app.cfg.Fleet() { // on one machine, policies have no effect
 		group.Go(func() (err error) { l.due, err = nextRuns(asking, i, c.filer, now); return err })
+		if c.filer == "" {
+			group.Go(func() (err error) { l.cover, err = c.app.coverage(asking, i); return err })
+		}
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
@@ -134,7 +138,7 @@ func newOverview(l *looked, now time.Time) *overview {
 			s.spared = append(s.spared, *f)
 		}
 	}
-	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), braked(l.stops, s.filers), purgesPending(l.purges, l.shards), lacksProofs(&l.scrub))
+	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), braked(l.stops, s.filers), purgesPending(l.purges, l.shards), lacksProofs(&l.scrub), l.cover.lacksPolicies())
 	for _, p := range s.running {
 		p.still = s.standsStill(p)
 		p.full = p.BatchesSettled < p.BatchesAnnounced && l.crew.storeFull(backup.SiteName(p.Filer.Site))
