@@ -146,6 +146,9 @@ type Report struct {
 	Packs, Journal       int64 // objects that were checked
 	Parity               int64 // parity objects that were checked
 	PacksRead, ReadBytes int64 // whose content was read, by this run
+	// Refuted are the rows of packs whose content is sound, although a scrub has noted that they
+	// are not as one had read them first: what that had read was damaged.
+	Refuted []int64
 
 	missing, unknown map[backup.ChunkID]bool // as of the checker
 }

@@ -91,8 +91,11 @@ type Damage struct {
 	Whole bool
 	// Missing: the store lacks the whole pack, or has less of it.
 	Missing bool
-	Frames  map[uint32]bool         // unless it is the whole pack
-	Chunks  map[backup.ChunkID]bool // which the index places wrongly
+	// Unsure: the bytes are not those that a scrub has read first, and either may be damaged. Only
+	// who opens the pack can tell.
+	Unsure bool
+	Frames map[uint32]bool         // unless it is the whole pack
+	Chunks map[backup.ChunkID]bool // which the index places wrongly
 	// Ends is where the last pack of an object ends that has other bytes after it; 0: it has none.
 	// Nothing is lost then.
 	Ends int64

@@ -208,7 +208,8 @@ func (c *checker) cost(o *objects) Cost {
 
 // reads reports whether the content of a pack is read.
 func (c *checker) reads(k *packState) bool {
-	return c.Level >= Content && (c.Read == nil || c.Read(k.PackPlace.Pack)) && !c.proven(k)
+	noted := c.noted[k.Row] // what it noted may be wrong
+	return c.Level >= Content && (c.Read == nil || c.Read(k.PackPlace.Pack)) && (!c.proven(k) || noted != nil && noted.Adopted)
 }
 
 func (c *checker) proven(k *packState) bool { return c.Proven != nil && c.Proven.Has(k.PackPlace.Pack) }

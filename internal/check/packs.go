@@ -182,6 +182,9 @@ func (c *checker) readPack(ctx context.Context, k *packState, at pack.Place, sea
 	c.mu.Lock()
 	c.report.PacksRead++
 	c.report.ReadBytes += int64(len(data))
+	if p := c.noted[k.Row]; f == nil && p != nil && p.Adopted && p.Damage != "" {
+		c.report.Refuted = append(c.report.Refuted, k.Row)
+	}
 	c.mu.Unlock()
 	if f == nil && c.Proven != nil {
 		err = c.Proven.Add(k.PackPlace.Pack)

@@ -23,7 +23,8 @@ type PlaceReader interface {
 // ProvePack reads a whole pack with one request, and compares it with its checksums, without a key.
 // It returns what is damaged, or nil. buf is storage for the bytes, which it returns. Damage to
 // frames in which the index places nothing is none: a repair has dropped them, and the pack will be
-// thinned. An error reports that the store or the index did not answer.
+// thinned. Adopted checksums do not show what is damaged, the bytes or the checksums: the finding
+// is unsure. An error reports that the store or the index did not answer.
 func ProvePack(ctx context.Context, s pack.Ranger, places PlaceReader, repository backup.RepositoryID, p *index.PackToProve, buf []byte) ([]byte, *Finding, error) {
 	if p.Bytes > pack.MaxBytes || p.Bytes < 0 {
 		return buf, damageOf(p.Row, p.PackPlace, fmt.Sprintf("the index says that it has %d bytes", p.Bytes)), nil
@@ -36,8 +37,12 @@ func ProvePack(ctx context.Context, s pack.Ranger, places PlaceReader, repositor
 			return buf, nil, nil
 		}
 		if err == nil {
-			f := damageOf(p.Row, p.PackPlace, fmt.Sprintf("frames that do not match their checksums: %d of %d", len(damaged), len(p.FrameBytes)))
-			f.Damage.Whole, f.Damage.Frames = false, map[uint32]bool{}
+			text := fmt.Sprintf("frames that do not match their checksums: %d of %d", len(damaged), len(p.FrameBytes))
+			if p.Adopted {
+				text = fmt.Sprintf("frames that are not as a scrub has read them first: %d of %d. They are damaged, or were damaged then", len(damaged), len(p.FrameBytes))
+			}
+			f := damageOf(p.Row, p.PackPlace, text)
+			f.Damage.Whole, f.Damage.Frames, f.Damage.Unsure = false, map[uint32]bool{}, p.Adopted
 			for _, n := range damaged {
 				f.Damage.Frames[n] = true
 			}
@@ -48,7 +53,12 @@ func ProvePack(ctx context.Context, s pack.Ranger, places PlaceReader, repositor
 	if fatal(err) {
 		return buf, nil, err
 	}
-	return buf, unreadable(p.Row, p.PackPlace, err), nil
+	f := unreadable(p.Row, p.PackPlace, err)
+	if p.Adopted && errors.Is(err, backup.ErrCorrupt) { // the table alone may be what differs
+		_, whole := pack.Prove(buf, repository, cmp.Or(p.Sealed, p.Pack), p.FrameBytes, nil)
+		f.Damage.Unsure = whole == nil
+	}
+	return buf, f, nil
 }
 
 // unreadable returns a finding of a whole pack that cannot be read.

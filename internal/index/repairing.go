@@ -30,6 +30,10 @@ type Repairing interface {
 	TakeBack(ctx context.Context, packs []RecoveredPack) ([]RecoveredPack, error)
 	// ForgetLost removes the notes of lost packs whose content the repository has elsewhere.
 	ForgetLost(ctx context.Context, packs []RecoveredPack) error
+	// ForgetAdopted forgets the checksums of these packs that scrubs have adopted, and what did not
+	// match them: the next scrub adopts those of what it reads then. It leaves packs alone whose
+	// checksums are those of what was sealed.
+	ForgetAdopted(ctx context.Context, rows []int64) error
 	// Unrecord makes a committer write the record of a snapshot that has ended again.
 	Unrecord(ctx context.Context, id backup.SnapshotID) error
 	// RequireCheckpoint makes the segment of the shard's next snapshot a checkpoint.

@@ -226,7 +226,7 @@ func (s *Summary) without(repaired map[string]bool) {
 func (o *Options) fromParity(ctx context.Context, s *Summary) error {
 	var damaged []string
 	for _, f := range s.Report.Findings {
-		if f.Object != "" && (f.Kind == check.Pack || f.Kind == check.Parity) {
+		if f.Object != "" && (f.Kind == check.Pack || f.Kind == check.Parity) && !isUnsure(f) {
 			damaged = append(damaged, f.Object)
 		}
 	}
@@ -247,7 +247,7 @@ func (o *Options) fromParity(ctx context.Context, s *Summary) error {
 func (o *Options) fromMirror(ctx context.Context, s *Summary) error {
 	put := map[string]bool{}
 	for {
-		names, bytes, err := o.PutBack(ctx, s.Report.Findings)
+		names, bytes, err := o.PutBack(ctx, slices.DeleteFunc(slices.Clone(s.Report.Findings), isUnsure))
 		s.PutBack = append(s.PutBack, names...)
 		before := len(put)
 		for _, name := range names {
@@ -268,6 +268,9 @@ func (o *Options) fromMirror(ctx context.Context, s *Summary) error {
 		}
 	}
 }
+
+// isUnsure reports whether what a finding calls damaged may be sound, so that nothing replaces it.
+func isUnsure(f *check.Finding) bool { return f.Damage != nil && f.Damage.Unsure }
 
 // checkAgain checks again. Of the content, that of the damaged packs is read again.
 func (o *Options) checkAgain(ctx context.Context, s *Summary) error {
@@ -304,6 +307,9 @@ func (o *Options) endGroups(ctx context.Context, s *Summary) error {
 // lostPack returns what is lost of a pack. It is false if that is not known.
 func lostPack(f *check.Finding) (prune.LostPack, bool) {
 	d := f.Damage
+	if d.Unsure { // what would be dropped may be sound
+		return prune.LostPack{}, false
+	}
 	p := prune.LostPack{Row: d.Row, Pack: d.Pack, Missing: d.Missing}
 	if !d.Whole {
 		p.Keeps = func(place *index.PlaceOf) bool { return !d.Has(place) }

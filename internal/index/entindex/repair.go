@@ -3,6 +3,7 @@ package entindex
 import (
 	"context"
 	"iter"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -173,6 +174,17 @@ func (x *Index) LoseCatalog(ctx context.Context) error {
 		return err
 	}
 	return x.CatalogWritten(ctx, index.WrittenCatalog{Sequence: next, Written: now})
+}
+
+// ForgetAdopted implements index.Repairing.
+func (x *Index) ForgetAdopted(ctx context.Context, rows []int64) error {
+	for group := range slices.Chunk(slices.Sorted(slices.Values(rows)), listLength) {
+		err := x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error { return tx.execList(ctx, forgetAdopted, group, []byte{}) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // NoteRepair implements index.Repairing.

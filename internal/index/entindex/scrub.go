@@ -62,6 +62,7 @@ UPDATE packs AS k SET proven = CASE WHEN r.result = 'proven' THEN {now} ELSE k.p
     sums = CASE WHEN r.result = 'adopted' THEN {unhex r.sums} ELSE k.sums END,
     damaged = CASE WHEN r.result = 'damaged' THEN {now} ELSE 0 END, damage = r.damage
 FROM {rows $1 AS r (id bigint, result text, sums text, damage text)} WHERE k.id = r.id AND NOT k.condemned`
+	forgetAdopted = `UPDATE packs SET sums = $2, adopted = false, damaged = 0, damage = '', noted = {now} WHERE adopted AND {id in $1}`
 	forgetProofs  = `UPDATE packs SET proven = 0, damaged = 0, damage = '', noted = {now}`
 	forgottenNow  = `UPDATE scrub SET forgotten = {now}`
 	selectPutBack = `SELECT source, objects, bytes, last FROM put_back ORDER BY source`

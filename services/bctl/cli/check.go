@@ -263,6 +263,12 @@ func (c *checkCommand) run(ctx context.Context, given []string) error {
 	if err := c.noteReturned(ctx, r, &report); err != nil {
 		c.app.note("it is not known whether the store has packs again that a repair had dropped: %v", err)
 	}
+	if n := len(report.Refuted); n > 0 {
+		c.app.note("a scrub had read damaged bytes of %s, whose content is sound: bctl repair --read-data forgets its checksums of %s", counted(n, "pack"), itOrThem(n))
+	}
+	if damage == nil && r.old != nil {
+		damage = fmt.Errorf("what the index knows is sound, but newer snapshots are not in it: %w", r.old)
+	}
 	return errors.Join(damage, c.complete())
 }
 

@@ -147,6 +147,8 @@ func (c *checkCommand) next(f *check.Finding) string {
 		return "restore the database from its last good dump"
 	}
 	switch {
+	case f.Damage != nil && f.Damage.Unsure:
+		return "bctl repair --read-data, with an identity: it opens the pack, and finds out what is damaged"
 	case f.Checkpointed && !local:
 		return "none: these snapshots can be restored as long as the index is there, and later ones do not need this object. To end this finding, forget them (bctl forget)"
 	case f.Kind == check.Keys && c.app.cfg.Mirror.URL == "":
@@ -209,7 +211,11 @@ func (c *checkCommand) findingText(f *check.Finding) string {
 	case f.Damage != nil && f.Damage.Ends > 0:
 		b.WriteString("  no file is affected. If the index is lost, it cannot be rebuilt from this object\n")
 	case f.Files > 0:
-		fmt.Fprintf(&b, "  %s cannot be restored, or not in full", counted(f.Files, "file"))
+		perhaps := ""
+		if f.Damage != nil && f.Damage.Unsure {
+			perhaps = "perhaps "
+		}
+		fmt.Fprintf(&b, "  %s %scannot be restored, or not in full", counted(f.Files, "file"), perhaps)
 		if f.Elsewhere > 0 {
 			fmt.Fprintf(&b, "; other packs have %s", counted(f.Elsewhere, "further chunk"))
 		}

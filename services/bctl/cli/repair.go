@@ -142,6 +142,9 @@ func (c *repairCommand) run(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := c.forgetAdopted(ctx, found.Refuted); err != nil {
+		return err
+	}
 	if len(found.Findings) == 0 {
 		return damage
 	}
@@ -297,6 +300,10 @@ func (c *repairCommand) prove(ctx context.Context, names []string) (damaged int6
 		put[name] = true
 		rows = append(rows, of[name]...)
 	}
+	// Adopted checksums are those of the bytes that were replaced.
+	if err := r.index.ForgetAdopted(ctx, rows); err != nil {
+		return 0, err
+	}
 	packs, err := r.index.PacksToProve(ctx, rows)
 	if err != nil {
 		return 0, err
@@ -310,6 +317,16 @@ func (c *repairCommand) prove(ctx context.Context, names []string) (damaged int6
 		},
 	})
 	return damaged, err
+}
+
+// forgetAdopted forgets checksums that scrubs have adopted of damaged bytes: the check has opened
+// what the packs have now, and it is sound.
+func (c *repairCommand) forgetAdopted(ctx context.Context, rows []int64) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	c.app.note("the content of %s sound: a scrub had read damaged bytes there, and its checksums of them are forgotten", countedAre(len(rows), "pack"))
+	return c.app.withIndex(ctx, toWrite, func(i index.Index) error { return i.ForgetAdopted(ctx, rows) })
 }
 
 // packRows returns the rows of the packs in each object.
@@ -331,7 +348,9 @@ func packRows(ctx context.Context, r *repository) (map[string][]int64, error) {
 func (c *repairCommand) conclude(s *repair.Summary) error {
 	files := int64(0)
 	for _, f := range s.Report.Findings {
-		files += f.Files
+		if f.Damage == nil || !f.Damage.Unsure {
+			files += f.Files
+		}
 	}
 	object := struct {
 		Type           string  `json:"type"`        // repair
