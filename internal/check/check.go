@@ -94,9 +94,11 @@ type Options struct {
 	Proven Proven
 	// Copies are the sequences of the complete copies of the index.
 	Copies func(ctx context.Context) ([]int64, error)
-	// ProveKeys proves an object below keys/; nil: these are not checked. Recipients are those of
-	// the last statement there, or of the repository object.
+	// ProveKeys proves an object below keys/; nil: these are not checked. KeyObjects are the names
+	// of those that the store must have; none: what it has is proven. Recipients are those of the
+	// last statement there, or of the repository object.
 	ProveKeys  func(name string, data []byte) error
+	KeyObjects func(ctx context.Context) ([]string, error)
 	Recipients func(ctx context.Context) ([]string, error)
 
 	// MemoryBytes bounds the memory for chunks; 0: 256 MiB.

@@ -2,8 +2,8 @@ package check
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -59,27 +59,41 @@ func (c *checker) journal(ctx context.Context) (objects []object, err error) {
 	return slices.Concat(objects, copies, keys), err
 }
 
-// keys returns the statements of recipients, and the wrapped keys of rotations. Which ones there
-// must be is not in the index. It knows the recipients, which must be those of the last statement.
+// keys returns the statements of recipients, and the wrapped keys of rotations: those that the store
+// must have or, if the index does not know which, those that it has. The recipients must be those
+// of the last statement.
 func (c *checker) keys(ctx context.Context) (objects []object, err error) {
 	if c.ProveKeys == nil {
 		return nil, nil
+	}
+	must, err := c.KeyObjects(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sizes := map[string]int64{}
+	for _, name := range must {
+		sizes[name] = 0 // it may be missing
 	}
 	for o, err := range c.Store.List(ctx, store.KeysPrefix) {
 		if err != nil {
 			return nil, err
 		}
-		_, _, wraps := store.ParseWrapsName(o.Name)
-		if _, recipients := store.ParseRecipientsName(o.Name); !recipients && !wraps {
-			continue
+		if _, is := sizes[o.Name]; is {
+			sizes[o.Name] = o.SizeBytes
 		}
+		_, _, wraps := store.ParseWrapsName(o.Name)
+		if _, recipients := store.ParseRecipientsName(o.Name); len(must) == 0 && (recipients || wraps) {
+			sizes[o.Name] = o.SizeBytes
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(sizes)) {
 		objects = append(objects, object{
-			name: o.Name, size: o.SizeBytes,
-			check:   func(_ context.Context, data []byte) error { return c.ProveKeys(o.Name, data) },
-			finding: Finding{Kind: Keys, Object: o.Name},
-			gone: func(ctx context.Context) (bool, error) { // after a rotation
-				_, err := c.Store.Stat(ctx, o.Name)
-				return errors.Is(err, backup.ErrNotFound), nil
+			name: name, size: sizes[name],
+			check:   func(_ context.Context, data []byte) error { return c.ProveKeys(name, data) },
+			finding: Finding{Kind: Keys, Object: name},
+			gone: func(ctx context.Context) (bool, error) { // after a change of recipients, or a rotation
+				now, err := c.KeyObjects(ctx)
+				return !slices.Equal(now, must) && !slices.Contains(now, name), err
 			},
 		})
 	}
@@ -136,6 +150,9 @@ func (c *checker) journalOf(ctx context.Context, s *shard, forgotten []index.For
 		}
 		record := c.signed(store.AmendedName(j.ID, j.Sequence), Record, s, j.Number, j.Number)
 		record.gone = gone
+		if j.State == backup.Committed { // those that are based on it could not be rebuilt either
+			record.finding.Last = until
+		}
 		if j.Sequence > 0 { // committers cannot write it again: it is lost as a segment is
 			record.finding.Last, record.finding.Checkpointed = until, until < last
 		}

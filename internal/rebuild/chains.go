@@ -32,19 +32,39 @@ func newChain(records []*record, forgotten map[backup.SnapshotID]bool) chain {
 		}
 		newest = false
 	}
-	var before *record
+	for _, r := range records { // a base has a lower number
+		if wanted[r] {
+			c.checkBase(r, byID)
+		}
+	}
+	line := c.line(records, byID, wanted)
 	for _, r := range records {
-		if !wanted[r] {
-			continue
+		switch {
+		case !wanted[r] || c.lost[r] != nil:
+		case line[r]:
+			c.replayed[r] = true
+		default:
+			c.lost[r] = fmt.Errorf("it is of another line of snapshots: later ones are not based on it: %w", backup.ErrInvalid)
 		}
-		if err := c.fits(r, byID, before); err != nil {
-			c.lost[r] = err
-			continue
-		}
-		c.replayed[r] = true
-		before = r
 	}
 	return c
+}
+
+// line returns the records that can be replayed one after the other so that the newest snapshots are
+// among them: from the newest one back to a checkpoint, and so on before that. There is another line
+// if an index lacked some snapshots, and was used.
+func (c *chain) line(records []*record, byID map[backup.SnapshotID]*record, wanted map[*record]bool) map[*record]bool {
+	line := map[*record]bool{}
+	var begin *record // a checkpoint
+	for _, r := range slices.Backward(records) {
+		if !wanted[r] || c.lost[r] != nil || begin != nil && r.Number >= begin.Number {
+			continue
+		}
+		for at := r; at != nil; at = byID[at.base] {
+			line[at], begin = true, at
+		}
+	}
+	return line
 }
 
 // want marks a record and those through which its chain goes.
@@ -55,23 +75,20 @@ func want(r *record, byID map[backup.SnapshotID]*record, wanted map[*record]bool
 	}
 }
 
-// fits returns why a record cannot be replayed after the one before it.
-func (c *chain) fits(r *record, byID map[backup.SnapshotID]*record, before *record) error {
+// checkBase finds out whether a record is lost because of its base.
+func (c *chain) checkBase(r *record, byID map[backup.SnapshotID]*record) {
 	if r.base == (backup.SnapshotID{}) {
-		return nil
+		return
 	}
 	base := byID[r.base]
 	switch {
 	case base == nil:
-		return fmt.Errorf("it is based on snapshot %s, of which the store has no record: %w", r.base.Short(), backup.ErrNotFound)
+		c.lost[r] = fmt.Errorf("it is based on snapshot %s, of which the store has no record: %w", r.base.Short(), backup.ErrNotFound)
 	case base.State != backup.Committed || base.Number >= r.Number:
-		return fmt.Errorf("it is based on snapshot %s, which is %s and has number %d: %w", r.base.Short(), base.State, base.Number, backup.ErrCorrupt)
+		c.lost[r] = fmt.Errorf("it is based on snapshot %s, which is %s and has number %d: %w", r.base.Short(), base.State, base.Number, backup.ErrCorrupt)
 	case c.lost[base] != nil:
-		return basedOnLost(base)
-	case before != base:
-		return fmt.Errorf("another snapshot is based on %s, too: %w", r.base.Short(), backup.ErrCorrupt)
+		c.lost[r] = basedOnLost(base)
 	}
-	return nil
 }
 
 func basedOnLost(base *record) error {

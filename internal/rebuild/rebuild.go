@@ -41,10 +41,10 @@ type Options struct {
 	Holder, By string
 	// Anew: nothing that the index has of pages is used, because some of it is damaged.
 	Anew bool
-	// AcceptLoss: snapshots that cannot be recovered are lost. Otherwise, Run ends before anything
-	// is dropped because the store does not show it (Result.Refused), or before it begins
+	// AcceptLoss is how many snapshots may be lost. If more cannot be recovered, Run ends before
+	// anything is dropped because the store does not show it (Result.Refused), or before it begins
 	// (IncompleteError): the store may not show all that it has.
-	AcceptLoss bool
+	AcceptLoss int
 	// Progress is called now and then, by one goroutine at a time.
 	Progress func(Progress)
 }
@@ -63,7 +63,7 @@ type Result struct {
 	Packs     int       // that it did not have
 	Pages     int64     // versions of pages that were written
 	Lost      []Lost    // snapshots that cannot be recovered
-	// Refused: some are lost, and that was not accepted. The index must stay older than the store.
+	// Refused: more are lost than was accepted. The index must stay older than the store.
 	Refused bool
 	Removed []backup.Snapshot
 	// Damaged are the objects that could not be used, with the reasons.

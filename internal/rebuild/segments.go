@@ -14,11 +14,11 @@ import (
 )
 
 // An IncompleteError is why Run changed nothing: snapshots whose commit records the store does not
-// show, though it has segments of them.
+// show, though it has segments of them, and those that are based on them.
 type IncompleteError struct{ Snapshots []Lost }
 
 func (e *IncompleteError) Error() string {
-	return fmt.Sprintf("the store has segments of %d snapshots, and no commit records of them that can be used", len(e.Snapshots))
+	return fmt.Sprintf("the store does not have the commit records of some of %d snapshots", len(e.Snapshots))
 }
 
 // ErrNoRecord is why a snapshot is lost that has a segment and no record.
@@ -27,7 +27,8 @@ var ErrNoRecord = fmt.Errorf("the store has a segment of it and no commit record
 // checkSegments looks for segments of snapshots that have no usable record, and that the index does
 // not know to have ended. A record is put after the segment, and deleted after it. So such a
 // snapshot was being committed, or was being copied to a second store, or its record is lost. In
-// the last case, a prune would delete what only it has.
+// the last case, a prune would delete what only it has, and snapshots that are based on it are
+// lost, too.
 func (r *rebuilding) checkSegments(ctx context.Context) error {
 	parts := map[backup.SnapshotID][]string{}
 	for o, err := range r.Store.List(ctx, store.SegmentsPrefix) {
@@ -42,53 +43,84 @@ func (r *rebuilding) checkSegments(ctx context.Context) error {
 			parts[id] = append(parts[id], o.Name)
 		}
 	}
-	unended, err := r.Index.Unended(ctx, slices.Collect(maps.Keys(parts)))
-	if err != nil {
+	unended, err := r.unendedOf(ctx, slices.Collect(maps.Keys(parts)))
+	if err != nil || len(unended) == 0 {
 		return err
 	}
 	var found []Lost
-	for _, id := range unended {
-		h, err := r.openAny(ctx, parts[id])
+	for id := range unended {
+		l, err := r.describeLost(ctx, id, parts[id])
 		if err != nil {
 			return err
 		}
-		if h == nil {
-			continue
-		}
-		key, err := backup.ParseShardKey(h.Snapshot.ShardKey)
-		if err != nil {
-			return err
-		}
-		found = append(found, Lost{id, h.Snapshot.Filer, h.Snapshot.Shard, key, h.Snapshot.Number, h.Snapshot.Started, ErrNoRecord})
+		found = append(found, l)
 	}
-	slices.SortFunc(found, func(a, b Lost) int {
-		return cmp.Or(slices.Compare(a.Key[:], b.Key[:]), cmp.Compare(a.Number, b.Number))
-	})
-	if len(found) > 0 && !r.AcceptLoss {
-		return &IncompleteError{found}
+	byNumber := func(a, b Lost) int {
+		return cmp.Or(slices.Compare(a.Key[:], b.Key[:]), cmp.Compare(a.Number, b.Number), slices.Compare(a.ID[:], b.ID[:]))
 	}
+	slices.SortFunc(found, byNumber)
 	r.result.Lost = append(r.result.Lost, found...)
+	all, err := r.withoutBase(ctx)
+	if err != nil {
+		return err
+	}
+	if all = append(all, found...); len(all) > r.AcceptLoss {
+		slices.SortFunc(all, byNumber)
+		return &IncompleteError{all}
+	}
 	return nil
+}
+
+// withoutBase returns the snapshots that are lost because their bases are, as far as the records
+// show that, and that the index does not have.
+func (r *rebuilding) withoutBase(ctx context.Context) (lost []Lost, err error) {
+	unended, err := r.unendedOf(ctx, slices.Collect(maps.Keys(r.records)))
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range r.keys() {
+		for s, why := range newChain(r.byShard[key], r.forgotten).lost {
+			if unended[s.ID] {
+				lost = append(lost, Lost{s.ID, s.Filer.Name, s.Shard.Name, s.Shard.Key, s.Number, s.Started, why})
+			}
+		}
+	}
+	return lost, nil
+}
+
+// unendedOf returns those of the snapshots that are running according to the index, or that it does
+// not know.
+func (r *rebuilding) unendedOf(ctx context.Context, ids []backup.SnapshotID) (map[backup.SnapshotID]bool, error) {
+	list, err := r.Index.Unended(ctx, ids)
+	unended := make(map[backup.SnapshotID]bool, len(list))
+	for _, id := range list {
+		unended[id] = true
+	}
+	return unended, err
 }
 
 // partsTried is how many parts of a segment are tried.
 const partsTried = 16
 
-// openAny returns the header of the first of these parts that can be used; nil: none can. What the
-// repository has not signed does not count.
-func (r *rebuilding) openAny(ctx context.Context, names []string) (*journal.SegmentHeader, error) {
+// describeLost describes a snapshot by the first of these parts of its segment that can be used. If
+// none can, or if the repository has not signed them, only its id is known.
+func (r *rebuilding) describeLost(ctx context.Context, id backup.SnapshotID, names []string) (Lost, error) {
+	lost := Lost{ID: id, Err: ErrNoRecord}
 	for _, name := range names {
 		data, err := r.Store.Get(ctx, name, pack.MaxBytes)
 		if err == nil {
-			id, attempt, part, _ := store.ParseSegmentName(name)
+			_, attempt, part, _ := store.ParseSegmentName(name)
 			var opened *journal.SegmentPart
 			if opened, err = journal.OpenSegment(data, id, attempt, part, r.Trust); err == nil {
-				return &opened.Header, nil
+				h := &opened.Header.Snapshot
+				lost.Filer, lost.Shard, lost.Number, lost.Started = h.Filer, h.Shard, h.Number, h.Started
+				lost.Key, err = backup.ParseShardKey(h.ShardKey)
+				return lost, err
 			}
 		}
 		if !usable(err) {
-			return nil, err
+			return lost, err
 		}
 	}
-	return nil, nil
+	return lost, nil
 }

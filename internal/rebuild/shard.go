@@ -35,13 +35,9 @@ type state struct {
 
 // recoverShards recovers the snapshots of all shards.
 func (r *rebuilding) recoverShards(ctx context.Context) error {
-	unended, err := r.Index.Unended(ctx, slices.Collect(maps.Keys(r.records)))
-	if err != nil {
+	var err error
+	if r.unended, err = r.unendedOf(ctx, slices.Collect(maps.Keys(r.records))); err != nil {
 		return err
-	}
-	r.unended = make(map[backup.SnapshotID]bool, len(unended))
-	for _, id := range unended {
-		r.unended[id] = true
 	}
 	if err := r.failRunning(ctx); err != nil {
 		return err
@@ -54,7 +50,7 @@ func (r *rebuilding) recoverShards(ctx context.Context) error {
 			return fmt.Errorf("shard %q: %w", r.shards[key].Name, err)
 		}
 	}
-	r.result.Refused = len(r.result.Lost) > 0 && !r.AcceptLoss
+	r.result.Refused = len(r.result.Lost) > r.AcceptLoss
 	return r.noteRecords(ctx)
 }
 

@@ -186,3 +186,24 @@ func (f *finder) entries(p *part) ([]entry, error) {
 	}
 	return parseEntries(text, p.first, p.last)
 }
+
+// Parts returns the names of the parts of all rotations, and whether each is whole and signed by the
+// signer.
+func Parts(ctx context.Context, s store.Store, repository backup.RepositoryID, signer seal.Signer) (map[string]bool, error) {
+	f := newFinder(s, repository, signer, nil)
+	if err := f.list(ctx); err != nil {
+		return nil, err
+	}
+	parts := map[string]bool{}
+	for _, r := range f.rotations {
+		for _, first := range r.firsts {
+			name := store.WrapsName(r.number, first)
+			p, err := f.read(ctx, name)
+			if err != nil {
+				return nil, err
+			}
+			parts[name] = p.err == nil
+		}
+	}
+	return parts, nil
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -116,6 +117,9 @@ ON CONFLICT (id) DO NOTHING`
 
 	updateRecipients = `UPDATE repositories SET recipients = $1 WHERE id = 1`
 
+	updateKeyObjects = `UPDATE repositories SET key_objects = $1 WHERE id = 1`
+	selectKeyObjects = `SELECT key_objects FROM repositories WHERE id = 1`
+
 	selectRepository = `
 SELECT repository, version, created, chunker, codec, recipients, signer
 FROM repositories WHERE id = 1`
@@ -157,13 +161,44 @@ func (x *Index) SetRecipients(ctx context.Context, recipients []string) error {
 	if err != nil {
 		return err
 	}
+	return x.setRepository(ctx, updateRecipients, encoded)
+}
+
+// setRepository sets a column of the description of the repository.
+func (x *Index) setRepository(ctx context.Context, update string, to json.RawMessage) error {
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		n, err := tx.change(ctx, updateRecipients, encoded)
+		n, err := tx.change(ctx, update, to)
 		if err == nil && n == 0 {
 			err = fmt.Errorf("index: %w", backup.ErrNoRepository)
 		}
 		return err
 	})
+}
+
+// SetKeyObjects implements index.Admin.
+func (x *Index) SetKeyObjects(ctx context.Context, names []string) error {
+	for _, name := range names {
+		if !settings.IsText(name) {
+			return invalid("object %q", name)
+		}
+	}
+	encoded, err := json.Marshal(append([]string{}, slices.Sorted(slices.Values(names))...))
+	if err != nil {
+		return err
+	}
+	return x.setRepository(ctx, updateKeyObjects, encoded)
+}
+
+// KeyObjects implements index.Admin.
+func (x *Index) KeyObjects(ctx context.Context) (names []string, err error) {
+	err = x.query(ctx, selectKeyObjects, nil, func(scan func(...any) error) error {
+		var encoded []byte
+		if err := scan(&encoded); err != nil {
+			return err
+		}
+		return json.Unmarshal(encoded, &names)
+	})
+	return names, err
 }
 
 // Repository implements index.Admin.

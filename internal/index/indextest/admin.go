@@ -43,6 +43,7 @@ func testRepository(t *testing.T, fresh func(testing.TB) Database) {
 	_, err := f.x.Repository(f.ctx)
 	f.wants(err, backup.ErrNoRepository)
 	f.wants(f.x.SetRecipients(f.ctx, []string{"age1…"}), backup.ErrNoRepository)
+	f.wants(f.x.SetKeyObjects(f.ctx, []string{"keys/a"}), backup.ErrNoRepository)
 	want := backup.Repository{
 		ID: backup.NewRepositoryID(), Version: 1, Created: time.Date(2026, 1, 2, 3, 4, 5, 678_901_000, time.UTC),
 		Chunker: "fastcdc-v1.0.0-1MiB", Codec: "zstd-3", Recipients: []string{"age1…", "age2"}, Signer: [32]byte{1, 31: 2},
@@ -63,6 +64,14 @@ func testRepository(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("repository %+v, want %+v", got, want)
 	}
 	f.wants(f.x.SetRecipients(f.ctx, []string{"a\x00b"}), backup.ErrInvalid)
+
+	for _, names := range [][]string{nil, {"keys/a", "keys/b"}, {"keys/c"}} {
+		f.must(f.x.SetKeyObjects(f.ctx, names))
+		if got, err := f.db.Open().KeyObjects(f.ctx); err != nil || !slices.Equal(got, names) {
+			t.Errorf("key objects %q, %v; want %q", got, err, names)
+		}
+	}
+	f.wants(f.x.SetKeyObjects(f.ctx, []string{"a\x00b"}), backup.ErrInvalid)
 }
 
 func testFilersAndShards(t *testing.T, fresh func(testing.TB) Database) {

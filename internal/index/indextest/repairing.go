@@ -314,5 +314,7 @@ func testRepairing(t *testing.T, fresh func(testing.TB) Database) {
 		t.Errorf("catalog %+v", written)
 	}
 	f.must(f.x.NoteRepair(f.ctx, "alice", "repository", "why"))
-	f.wantLog("alice: repair repository: why")
+	f.must(f.x.NotePurge(f.ctx, "alice", "request 7", false))
+	f.must(f.x.NotePurge(f.ctx, "alice", "complete", true))
+	f.wantLog("alice: repair repository: why", "alice: purge repository: request 7", "alice: purged repository: complete")
 }

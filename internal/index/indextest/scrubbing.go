@@ -95,6 +95,13 @@ func testScrub(t *testing.T, fresh func(testing.TB) Database) {
 	if state = f.scrubbed(); state.DamagedPacks != 0 || state.UnprovenPacks != 1 {
 		t.Errorf("%+v", state)
 	}
+	// Only what was adopted is forgotten.
+	f.must(f.x.NoteProofs(f.ctx, term, []index.Proof{{Row: rows[1], Damage: "it is not as it was read"}}, index.ScrubCost{}))
+	f.must(f.x.ForgetAdopted(f.ctx, rows))
+	if state = f.scrubbed(); state.DamagedPacks != 0 || state.AdoptedPacks != 0 || state.UnknownPacks != 1 {
+		t.Errorf("%+v", state)
+	}
+	f.must(f.x.NoteProofs(f.ctx, term, []index.Proof{{Row: rows[1], Adopt: adopted}}, index.ScrubCost{}))
 	f.must(f.x.Condemn(f.ctx, f.lead("pruner", "first", time.Minute, true), rows[:1]))
 	f.must(f.x.NoteProofs(f.ctx, term, []index.Proof{{Row: rows[0], Damage: "it is missing"}}, index.ScrubCost{}))
 	if state = f.scrubbed(); state.Packs != 1 || state.DamagedPacks != 0 {

@@ -177,6 +177,7 @@ func (c *checkCommand) fill(ctx context.Context, o *check.Options, r *repository
 		}
 		return object.Recipients, err
 	}
+	o.KeyObjects = r.index.KeyObjects
 	o.ProveKeys = func(name string, data []byte) error {
 		if _, is := store.ParseRecipientsName(name); is {
 			return repo.VerifyRecipients(data, name, repository.ID, r.object.Signer())

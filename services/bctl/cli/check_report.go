@@ -9,6 +9,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/check"
+	"github.com/bctl/bctl/internal/store"
 )
 
 // affectedJSON is a file of which a part is lost. The names are fixed.
@@ -152,6 +153,9 @@ func (c *checkCommand) next(f *check.Finding) string {
 	case f.Checkpointed && !local:
 		return "none: these snapshots can be restored as long as the index is there, and later ones do not need this object. To end this finding, forget them (bctl forget)"
 	case f.Kind == check.Keys && c.app.cfg.Mirror.URL == "":
+		if _, _, wrapped := store.ParseWrapsName(f.Object); wrapped {
+			return "put the object back from a copy of the store. Without one, run bctl key rotate with an identity that opens the packs: it wraps their keys again"
+		}
 		return "put the object back from a copy of the store. Without one, bctl key ls shows the recipients in force: change them (bctl key add, bctl key rm), and then run bctl key rotate"
 	case f.Kind == check.Chunks && f.Unnoted == 0 && f.Noted > 0:
 		return "back up. " + lostForGood

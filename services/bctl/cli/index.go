@@ -31,8 +31,10 @@ type indexCommand struct {
 	signer string
 	// withoutCopy: the copies of the index in the store are not used.
 	withoutCopy bool
-	// acceptLoss: snapshots that cannot be recovered are lost for good.
-	acceptLoss bool
+	// copied: the index was not empty before, but a copy of it.
+	copied bool
+	// acceptLoss is how many snapshots that cannot be recovered are lost for good.
+	acceptLoss int
 }
 
 func newIndexRebuild(a *app) *cobra.Command {
@@ -55,8 +57,9 @@ backup or prune is made with the index.
 Snapshots that cannot be rebuilt, because the store lacks a part of them, are
 listed, and the exit status is 10: the rebuild is not complete. If the store is
 incomplete, complete it, and run the command again. If they are lost, run it
-with --accept-loss. Backups work afterwards, and a prune deletes what only those
-snapshots have. The exit status is 3 then, and whenever something else is lost.
+with --accept-loss and their number. Backups work afterwards, and a prune
+deletes what only those snapshots have. The exit status is 3 then, and whenever
+something else is lost.
 
 While a backup runs, or another command writes to the index, the exit status is
 11.`,
@@ -89,8 +92,8 @@ the index counts as older than its store.
 
 Snapshots that cannot be added are listed, and the exit status is 10: the index
 still counts as older. If the store is incomplete, complete it, and run the
-command again. If they are lost, run it with --accept-loss: the exit status is 3
-then.
+command again. If they are lost, run it with --accept-loss and their number: the
+exit status is 3 then.
 
 An index that is not older than its store is not changed, and the exit status is
 1. While another command prunes or changes the index, it is 11.`,
@@ -104,7 +107,7 @@ An index that is not older than its store is not changed, and the exit status is
 }
 
 func (c *indexCommand) flags(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&c.acceptLoss, "accept-loss", false, "accept that snapshots which cannot be rebuilt are lost")
+	numberFlag(cmd.Flags(), &c.acceptLoss, "accept-loss", 0, 0, most, "accept that `N` snapshots are lost: as many as it has named")
 	cmd.Flags().StringVar(&c.signer, "signer", "", "trust this `SIGNER`, if no file on this machine names the repository's")
 }
 
@@ -230,6 +233,7 @@ func (c *indexCommand) otherRepository(of backup.RepositoryID, s *origin) error 
 
 // catchup implements bctl index catchup.
 func (c *indexCommand) catchup(ctx context.Context) error {
+	c.copied = true
 	s, err := c.origin(ctx)
 	if err != nil {
 		return err

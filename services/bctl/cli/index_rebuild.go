@@ -36,6 +36,7 @@ func (r *fileRebuild) run(ctx context.Context) error {
 	case current:
 		return fmt.Errorf("%s is undamaged and has all snapshots that the store has, so it was not replaced (to replace it, move it away): %w", r.path, backup.ErrExists)
 	case whole:
+		r.copied = true
 		return r.fill(ctx, r.path, 0)
 	}
 	fresh := r.path + ".new"
@@ -52,10 +53,18 @@ func (r *fileRebuild) run(ctx context.Context) error {
 			return err
 		}
 		if err == nil {
-			copied = made.Sequence
+			copied, r.copied = made.Sequence, true
 		}
 	}
-	if err := r.fill(ctx, fresh, copied); err != nil {
+	err = r.fill(ctx, fresh, copied)
+	if errors.Is(err, backup.ErrExists) && copied > 0 {
+		r.app.note("the newest copy of the index is not used, because it has other snapshots than the store: %v", err)
+		if err = remove(fresh); err == nil {
+			err = r.fill(ctx, fresh, 0)
+		}
+		r.copied = false
+	}
+	if err != nil {
 		return errors.Join(err, remove(fresh))
 	}
 	return r.replace(fresh)

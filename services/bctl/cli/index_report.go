@@ -44,8 +44,8 @@ var errNotAccepted = errors.New("the index is not complete")
 
 // lossOf is the error of a result that is refused.
 func lossOf(lost []rebuild.Lost) error {
-	return fmt.Errorf("%w, and no backup or prune is made with it: %s cannot be recovered. If the store lacks objects that can be put back, put them back, and run the command again. To accept the loss, run it with --accept-loss: a prune then deletes what only lost snapshots have",
-		errNotAccepted, counted(len(lost), "snapshot"))
+	return fmt.Errorf("%w, and no backup or prune is made with it: %s cannot be recovered. If the store lacks objects that can be put back, put them back, and run the command again. To accept the loss, run it with --accept-loss %d: a prune then deletes what only lost snapshots have",
+		errNotAccepted, counted(len(lost), "snapshot"), len(lost))
 }
 
 // refuse names the snapshots because of which nothing was done.
@@ -60,6 +60,10 @@ func (c *indexCommand) noteLost(lost []rebuild.Lost) []string {
 	for n := range lost {
 		l := &lost[n]
 		ids[n] = l.ID.String()
+		if l.Number == 0 { // nothing of it can be read
+			c.app.note("snapshot %s cannot be recovered: %v", l.ID.Short(), l.Err)
+			continue
+		}
 		c.app.note("snapshot %s of %s %s, number %d, started %s, cannot be recovered: %v", l.ID.Short(), display(l.Filer), display(l.Shard), l.Number, zoned(l.Started), l.Err)
 	}
 	return ids
@@ -87,6 +91,9 @@ func (c *indexCommand) accept(ctx context.Context, s *origin, i index.Index, res
 		return err
 	}
 	if err := i.SetRecipients(ctx, s.object.Recipients); err != nil { // they may have changed since
+		return err
+	}
+	if err := i.SetKeyObjects(ctx, nil); err != nil { // whatever there is will be proven
 		return err
 	}
 	if err := i.AcceptLoss(ctx, lost, newest, operator(), fmt.Sprintf("bctl index: %d snapshots were added, %d are lost", result.Snapshots, len(lost))); err != nil {
@@ -194,8 +201,13 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 	if result.Lacks {
 		a.note("snapshots need content that the store does not have: bctl check names the files, and the next backup reads those again that are on the filer. If the store has it again, bctl repair takes it back")
 	}
-	if result.Catalog.IsZero() {
-		a.note("the store has no catalog that can be used: policies and holds are not recovered")
+	lacksCatalog := result.Catalog.IsZero() && len(found) > 0
+	if lacksCatalog && c.copied {
+		lacksCatalog = false
+		a.note("the store has no catalog that can be used: policies, holds and marks are as in the copy of the index")
+	}
+	if lacksCatalog {
+		a.note("the store has no catalog that can be used: policies, holds and marks are not recovered")
 	}
 	if a.json {
 		err = a.print(j)
@@ -208,7 +220,7 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 	if err == nil && result.Refused {
 		return lossOf(result.Lost)
 	}
-	if err == nil && (result.Lacks || len(result.Lost)+len(result.Damaged)+len(result.Holds)+len(result.Unpurged) > 0) {
+	if err == nil && (result.Lacks || lacksCatalog || len(result.Lost)+len(result.Damaged)+len(result.Holds)+len(result.Unpurged) > 0) {
 		err = errIncomplete
 	}
 	return err

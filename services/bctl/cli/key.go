@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 
@@ -11,7 +12,9 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/rewrap"
 	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/store"
 )
 
 func newKey(a *app) *cobra.Command {
@@ -88,6 +91,35 @@ func (a *app) follow(ctx context.Context, r *repository, k *repositoryKeys) erro
 	}
 	k.onDisk = &key
 	return nil
+}
+
+// noteKeyObjects notes which objects below keys/ the store must have from now on, for bctl check: the
+// statement that is in force, and the parts of rotations. After a rotation that has wrapped all
+// keys, these are the parts that it could read: damaged ones are not needed any more.
+func (a *app) noteKeyObjects(ctx context.Context, r *repository, rotated bool) error {
+	before, err := r.index.KeyObjects(ctx)
+	if err != nil {
+		return err
+	}
+	parts, err := rewrap.Parts(ctx, r.store, r.object.ID, r.object.Signer())
+	if err != nil {
+		return err
+	}
+	must := map[string]bool{}
+	if sequence := r.object.InForce().Sequence; sequence > 0 {
+		must[store.RecipientsName(sequence)] = true
+	}
+	for name, sound := range parts {
+		if sound || !rotated && len(before) == 0 {
+			must[name] = true
+		}
+	}
+	for _, name := range before {
+		if _, _, part := store.ParseWrapsName(name); part && !rotated {
+			must[name] = true
+		}
+	}
+	return r.index.SetKeyObjects(ctx, slices.Collect(maps.Keys(must)))
 }
 
 // openKeys opens the repository to change its recipients, and its keys.

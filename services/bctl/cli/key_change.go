@@ -136,7 +136,11 @@ func (a *app) changeRecipients(ctx context.Context, r *repository, k repositoryK
 	if err != nil {
 		return err
 	}
-	return a.follow(context.WithoutCancel(ctx), r, &k)
+	ctx = context.WithoutCancel(ctx)
+	if err := a.follow(ctx, r, &k); err != nil {
+		return err
+	}
+	return a.noteKeyObjects(ctx, r, false)
 }
 
 func (a *app) reportChange(r *repository, action string, to repo.Recipient, created string) error {

@@ -88,6 +88,9 @@ func (a *app) rotateKeys(ctx context.Context) error {
 		}
 		return err
 	}
+	if err := a.noteKeyObjects(ctx, r, result.Unopened+result.Missing == 0); err != nil {
+		return err
+	}
 	return a.reportRotation(r, &result, time.Since(began))
 }
 

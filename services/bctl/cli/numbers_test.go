@@ -35,7 +35,7 @@ var numbers = map[string][]string{
 	"keep-within-hourly": nil, "keep-within-daily": nil, "keep-within-weekly": nil, "keep-within-monthly": nil, "keep-within-yearly": nil, "keep-style": {"borg"},
 	"since": {"-24h", "-1d", "1000000h", "yesterday", "2006-13-01"}, "days": {"0", "3651"}, "floor": {"101%", "5000"}, "read-data": {"0", "0%", "101%", "NaN"},
 	"keep-deleted": {"-30d", "1000000h", "for ever"}, "allow-delete": {"-1MB", "99999EB", "0.5"}, "as-of": {"-24h", "1000000h", "yesterday"},
-	"parity": {"20", "2+3", "020+2"}, "depth": {"1001"},
+	"parity": {"20", "2+3", "020+2"}, "depth": {"1001"}, "accept-loss": {"9999999999"},
 }
 
 func TestNumbers(t *testing.T) {

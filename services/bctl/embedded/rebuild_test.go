@@ -190,7 +190,7 @@ func wantSame(t *testing.T, what string, want indexContent, x index.Index) {
 func (m *machine) rebuildInto(x index.Index) rebuild.Result {
 	m.Helper()
 	result, err := rebuild.Run(m.Context(), rebuild.Options{
-		Index: x, Store: m.Store, Trust: m.trust(), Dedup: m.WorkerKey.Dedup, Holder: backup.NewPackID().String(), By: "tester", AcceptLoss: true,
+		Index: x, Store: m.Store, Trust: m.trust(), Dedup: m.WorkerKey.Dedup, Holder: backup.NewPackID().String(), By: "tester", AcceptLoss: 1 << 30,
 	})
 	m.must(err)
 	return result
@@ -395,7 +395,7 @@ func TestRebuildIsInterrupted(t *testing.T) {
 	want := m.history(t)
 	run := func(x rebuild.Index, s store.Store) error {
 		_, err := rebuild.Run(t.Context(), rebuild.Options{
-			Index: x, Store: s, Trust: m.trust(), Dedup: m.WorkerKey.Dedup, Holder: backup.NewPackID().String(), By: "tester", AcceptLoss: true,
+			Index: x, Store: s, Trust: m.trust(), Dedup: m.WorkerKey.Dedup, Holder: backup.NewPackID().String(), By: "tester", AcceptLoss: 1 << 30,
 		})
 		return err
 	}
@@ -461,7 +461,7 @@ func TestRebuildBesideABackup(t *testing.T) {
 				m.must(embedded.WriteRecords(m.Context(), m.index, m.Store, m.Keys))
 			}}
 			r, err := rebuild.Run(t.Context(), rebuild.Options{
-				Index: m.index, Store: listed, Trust: m.trust(), Dedup: m.WorkerKey.Dedup, Holder: backup.NewPackID().String(), By: "tester", AcceptLoss: true,
+				Index: m.index, Store: listed, Trust: m.trust(), Dedup: m.WorkerKey.Dedup, Holder: backup.NewPackID().String(), By: "tester", AcceptLoss: 1 << 30,
 			})
 			m.must(err)
 			if made.State != backup.Committed || len(r.Damaged)+len(r.Lost)+len(r.Removed)+r.Gone > 0 {
