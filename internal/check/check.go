@@ -101,6 +101,10 @@ type Options struct {
 	KeyObjects func(ctx context.Context) ([]string, error)
 	Recipients func(ctx context.Context) ([]string, error)
 
+	// Busy reports whether a prune, a purge or a repair may be at work, which writes records again;
+	// nil: that is assumed.
+	Busy func(ctx context.Context) (bool, error)
+
 	// MemoryBytes bounds the memory for chunks; 0: 256 MiB.
 	MemoryBytes int64
 	// Workers is how many packs are read at a time; 0: twice the number of CPUs.

@@ -65,6 +65,10 @@ type Finding struct {
 	// need.
 	Checkpointed bool
 
+	// Interrupted: of a record, a purge or a repair was interrupted before it had written the
+	// records of the shard again.
+	Interrupted bool
+
 	// FromParity: as far as the check has looked, parity can bring the object back.
 	FromParity bool
 

@@ -59,9 +59,9 @@ func (c *checker) journal(ctx context.Context) (objects []object, err error) {
 	return slices.Concat(objects, copies, keys), err
 }
 
-// keys returns the statements of recipients, and the wrapped keys of rotations: those that the store
-// must have or, if the index does not know which, those that it has. The recipients must be those
-// of the last statement.
+// keys returns the statements of recipients, and the wrapped keys of rotations: those that the
+// store must have or, if the index does not know which, those that it has. The recipients must be
+// those of the last statement.
 func (c *checker) keys(ctx context.Context) (objects []object, err error) {
 	if c.ProveKeys == nil {
 		return nil, nil
@@ -129,6 +129,9 @@ func (c *checker) journalOf(ctx context.Context, s *shard, forgotten []index.For
 	if n := len(journals); n > 0 {
 		last = journals[n-1].Number
 	}
+	if err := c.interrupted(ctx, s, journals); err != nil {
+		return nil, err
+	}
 	for i := range journals {
 		j := &journals[i]
 		if j.Stale {
@@ -165,6 +168,25 @@ func (c *checker) journalOf(ctx context.Context, s *shard, forgotten []index.For
 		}
 	}
 	return objects, nil
+}
+
+// interrupted finds records that nobody writes again, although the store does not have those of the
+// present content.
+func (c *checker) interrupted(ctx context.Context, s *shard, journals []index.SnapshotJournal) error {
+	stale := slices.DeleteFunc(slices.Clone(journals), func(j index.SnapshotJournal) bool { return !j.Stale })
+	if len(stale) == 0 || c.Only != nil || c.Busy == nil {
+		return nil
+	}
+	if busy, err := c.Busy(ctx); err != nil || busy {
+		return err
+	}
+	first := &stale[0]
+	c.find(&Finding{
+		Kind: Record, Object: store.AmendedName(first.ID, first.Sequence), Interrupted: true, Filer: s.Filer.Name, Shard: s.Name, ShardID: s.ID,
+		First: first.Number, Last: stale[len(stale)-1].Number,
+		Text: fmt.Sprintf("the records of %d snapshots are not those of what the index has: a purge or a repair was interrupted before it had written them again", len(stale)),
+	})
+	return nil
 }
 
 // journals returns the journals of a shard that the store must have, by number: also those of

@@ -130,9 +130,9 @@ type Admin interface {
 	// SetRecipients replaces the Recipients in the description of the repository. It fails with
 	// backup.ErrNoRepository if there is none. Only the owner of the tables may call it.
 	SetRecipients(ctx context.Context, recipients []string) error
-	// SetKeyObjects replaces the names of the objects below keys/ that the store must have; none: it
-	// is not known which. KeyObjects returns them, in the order of the names. Only the owner of the
-	// tables may set them.
+	// SetKeyObjects replaces the names of the objects below keys/ that the store must have; none:
+	// it is not known which. KeyObjects returns them, in the order of the names. Only the owner of
+	// the tables may set them.
 	SetKeyObjects(ctx context.Context, names []string) error
 	KeyObjects(ctx context.Context) ([]string, error)
 	// Repository returns the description of the repository, or backup.ErrNoRepository if there is

@@ -13,6 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/parity"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -251,8 +252,9 @@ func (p *pass) contents(ctx context.Context, fence map[backup.ShardID]backup.Sna
 type copying struct {
 	*pass
 	contents map[int64]*content
-	next     []joint // objects
-	spare    []byte  // a buffer for one of them
+	groups   map[string]*parity.Group // by member; nil: not read yet
+	next     []joint                  // objects
+	spare    []byte                   // a buffer for one of them
 	move     index.Move
 	snapshot backup.SnapshotID      // the next objects are named after it
 	moving   []int                  // packs of which move has copies, or that are dead
@@ -334,6 +336,10 @@ func (c *copying) add(ctx context.Context, o *object) error {
 // because pruning repairs nothing.
 func (c *copying) read(ctx context.Context, o *object) error {
 	next, stays, dead := slices.Clone(c.next), c.move.Copies, c.move.Dead
+	changed, err := c.isChanged(ctx, o)
+	if err != nil {
+		return err
+	}
 	for _, i := range o.packs {
 		k := &c.packs[i]
 		content := c.contents[k.Row]
@@ -342,11 +348,12 @@ func (c *copying) read(ctx context.Context, o *object) error {
 			dead = append(dead, k.Row)
 			continue
 		}
-		var err error
+		err := changed
 		for _, part := range parts {
-			if err = c.copyPack(ctx, k, part); err != nil {
+			if err != nil {
 				break
 			}
+			err = c.copyPack(ctx, k, part)
 		}
 		switch {
 		case err == nil:
@@ -372,6 +379,38 @@ func (c *copying) read(ctx context.Context, o *object) error {
 	c.move.Copies, c.move.Dead = stays, dead
 	c.moving = append(c.moving, o.packs...)
 	return nil
+}
+
+// isChanged returns why an object without known checksums must stay: it is not what its parity
+// group was made of, so that parity can bring the sound bytes back. err is of the store or the
+// index.
+func (c *copying) isChanged(ctx context.Context, o *object) (changed, err error) {
+	for _, i := range o.packs {
+		if content := c.contents[c.packs[i].Row]; len(content.Sums) > 0 && !content.Adopted {
+			return nil, nil
+		}
+	}
+	if c.groups == nil {
+		groups, err := validGroups(ctx, c.Index)
+		if err != nil {
+			return nil, err
+		}
+		c.groups = map[string]*parity.Group{}
+		for n := range groups {
+			for m := range groups[n].Members {
+				c.groups[groups[n].Members[m].Name()] = &groups[n]
+			}
+		}
+	}
+	first := &c.packs[o.packs[0]]
+	name := store.PackName(first.Snapshot, first.Object)
+	if g := c.groups[name]; g != nil {
+		err = g.Check(ctx, c.Store, name)
+	}
+	if errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrInvalid) {
+		return err, nil
+	}
+	return nil, err
 }
 
 // copyPack appends a part of a pack to the next object that is locked as long. It fails with

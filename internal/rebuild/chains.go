@@ -50,9 +50,9 @@ func newChain(records []*record, forgotten map[backup.SnapshotID]bool) chain {
 	return c
 }
 
-// line returns the records that can be replayed one after the other so that the newest snapshots are
-// among them: from the newest one back to a checkpoint, and so on before that. There is another line
-// if an index lacked some snapshots, and was used.
+// line returns the records that can be replayed one after the other so that the newest snapshots
+// are among them: from the newest one back to a checkpoint, and so on before that. There is another
+// line if an index lacked some snapshots, and was used.
 func (c *chain) line(records []*record, byID map[backup.SnapshotID]*record, wanted map[*record]bool) map[*record]bool {
 	line := map[*record]bool{}
 	var begin *record // a checkpoint

@@ -149,7 +149,7 @@ func (o *Options) toDo(s *Summary) (lost []prune.LostPack, journal []*check.Find
 			chunks = true
 		case check.Parity: // the next prune makes the group again, of what is left
 		case check.Record, check.Segment, check.Catalog, check.Copy:
-			if f.Checkpointed && o.Journal == nil { // another checkpoint would not have it
+			if (f.Checkpointed || f.Interrupted) && o.Journal == nil { // another checkpoint would not have it
 				s.Left++
 				continue
 			}

@@ -187,8 +187,8 @@ func (f *finder) entries(p *part) ([]entry, error) {
 	return parseEntries(text, p.first, p.last)
 }
 
-// Parts returns the names of the parts of all rotations, and whether each is whole and signed by the
-// signer.
+// Parts returns the names of the parts of all rotations, and whether each is whole and signed by
+// the signer.
 func Parts(ctx context.Context, s store.Store, repository backup.RepositoryID, signer seal.Signer) (map[string]bool, error) {
 	f := newFinder(s, repository, signer, nil)
 	if err := f.list(ctx); err != nil {

@@ -186,6 +186,9 @@ func (c *checkCommand) fill(ctx context.Context, o *check.Options, r *repository
 	}
 	if local, is := r.index.(*sqliteindex.Index); is {
 		o.Copies = func(ctx context.Context) ([]int64, error) { return embedded.KeptCopies(ctx, local) }
+		if locks, err := c.app.cfg.LockDir(); err == nil {
+			o.Busy = func(context.Context) (bool, error) { return embedded.Prunes(locks) }
+		}
 	}
 	if o.Level >= check.Tables {
 		if o.Opener, o.HashKey, err = c.app.openSealed(ctx, r); err != nil {

@@ -148,6 +148,8 @@ func (c *checkCommand) next(f *check.Finding) string {
 		return "restore the database from its last good dump"
 	}
 	switch {
+	case f.Interrupted && !local:
+		return "bctl purge --resume"
 	case f.Damage != nil && f.Damage.Unsure:
 		return "bctl repair --read-data, with an identity: it opens the pack, and finds out what is damaged"
 	case f.Checkpointed && !local:
@@ -156,7 +158,7 @@ func (c *checkCommand) next(f *check.Finding) string {
 		if _, _, wrapped := store.ParseWrapsName(f.Object); wrapped {
 			return "put the object back from a copy of the store. Without one, run bctl key rotate with an identity that opens the packs: it wraps their keys again"
 		}
-		return "put the object back from a copy of the store. Without one, bctl key ls shows the recipients in force: change them (bctl key add, bctl key rm), and then run bctl key rotate"
+		return "put the object back from a copy of the store. Without one, run bctl key rotate: it writes the statement again that the index knows. Then see the recipients in force (bctl key ls), and correct them (bctl key add, bctl key rm)"
 	case f.Kind == check.Chunks && f.Unnoted == 0 && f.Noted > 0:
 		return "back up. " + lostForGood
 	case f.Kind == check.Chunks && f.Unnoted == 0:

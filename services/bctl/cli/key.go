@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -76,6 +77,9 @@ func (a *app) follow(ctx context.Context, r *repository, k *repositoryKeys) erro
 	if err != nil {
 		return err
 	}
+	if err := a.restate(ctx, r, k, indexed.Recipients); err != nil {
+		return err
+	}
 	if !slices.Equal(indexed.Recipients, r.object.Recipients) {
 		if err := r.index.SetRecipients(ctx, r.object.Recipients); err != nil {
 			return fmt.Errorf("the recipients are in force, but the index does not have them yet (run this command again): %w", err)
@@ -93,8 +97,42 @@ func (a *app) follow(ctx context.Context, r *repository, k *repositoryKeys) erro
 	return nil
 }
 
-// noteKeyObjects notes which objects below keys/ the store must have from now on, for bctl check: the
-// statement that is in force, and the parts of rotations. After a rotation that has wrapped all
+// restate puts the statement of recipients again if the store has lost the one that the index
+// knows: an older one names others, perhaps a recipient that was removed.
+func (a *app) restate(ctx context.Context, r *repository, k *repositoryKeys, keys []string) error {
+	objects, err := r.index.KeyObjects(ctx)
+	if err != nil {
+		return err
+	}
+	known := int64(0)
+	for _, name := range objects {
+		if sequence, is := store.ParseRecipientsName(name); is {
+			known = max(known, sequence)
+		}
+	}
+	if known <= r.object.InForce().Sequence {
+		return nil
+	}
+	now, err := r.index.Clock(ctx)
+	if err != nil {
+		return err
+	}
+	list := make([]repo.Recipient, len(keys))
+	for i, key := range keys {
+		list[i] = repo.Recipient{Key: key, Since: now.UTC().Truncate(time.Millisecond)}
+		if n := slices.IndexFunc(r.object.InForce().List, func(old repo.Recipient) bool { return old.Key == key }); n >= 0 {
+			list[i] = r.object.InForce().List[n]
+		}
+	}
+	if _, err := r.object.ChangeRecipients(ctx, r.store, list, k.worker, k.committer, now); err != nil {
+		return err
+	}
+	a.note("the store had lost the statement of the recipients in force, %s: it is written again, with the recipients that the index knows", store.RecipientsName(known))
+	return a.noteKeyObjects(context.WithoutCancel(ctx), r, false)
+}
+
+// noteKeyObjects notes which objects below keys/ the store must have from now on, for bctl check:
+// the statement that is in force, and the parts of rotations. After a rotation that has wrapped all
 // keys, these are the parts that it could read: damaged ones are not needed any more.
 func (a *app) noteKeyObjects(ctx context.Context, r *repository, rotated bool) error {
 	before, err := r.index.KeyObjects(ctx)

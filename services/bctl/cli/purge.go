@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/browse"
@@ -116,7 +117,11 @@ name their settings files with --committer and --pruner. Services go on.`,
 		},
 	}
 	c.which.flags(a, cmd)
-	flags := cmd.Flags()
+	c.flags(cmd.Flags())
+	return cmd
+}
+
+func (c *purgeCommand) flags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.path, "path", "", "the `PATH` to remove")
 	sinceFlag(flags, &c.since, "since", "only from snapshots that started at or after `TIME`: "+sinceForms)
 	flags.StringVar(&c.reason, "reason", "", "why, a `TEXT` for the log, without the name (required)")
@@ -126,7 +131,6 @@ name their settings files with --committer and --pruner. Services go on.`,
 	flags.StringVar(&c.pruner, "pruner", "", "in a fleet: the settings `FILE` of a pruner, for its access to the store")
 	flags.BoolVar(&c.resume, "resume", false, "continue purges that are not complete")
 	flags.BoolVar(&c.unneeded, "unneeded", false, "remove all content that no snapshot needs")
-	return cmd
 }
 
 // check fails unless the arguments define what to remove.

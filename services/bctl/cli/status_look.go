@@ -97,10 +97,7 @@ func (c *statusCommand) look(ctx context.Context, i index.Index) (*overview, err
 	group.Go(func() (err error) { l.purges, err = pendingPurges(asking, i); return err })
 	group.Go(func() (err error) { l.scrub, err = i.Scrub(asking); return err })
 	if c.app.cfg.Fleet() { // on one machine, policies have no effect
-		group.Go(func() (err error) { l.due, err = nextRuns(asking, i, c.filer, now); return err })
-		if c.filer == "" {
-			group.Go(func() (err error) { l.cover, err = c.app.coverage(asking, i); return err })
-		}
+		group.Go(func() error { return c.lookAhead(asking, i, &l, now) })
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
@@ -111,6 +108,14 @@ func (c *statusCommand) look(ctx context.Context, i index.Index) (*overview, err
 		return nil, err
 	}
 	return s, nil
+}
+
+// lookAhead queries what the scheduler will do.
+func (c *statusCommand) lookAhead(ctx context.Context, i index.Index, l *looked, now time.Time) (err error) {
+	if l.due, err = nextRuns(ctx, i, c.filer, now); err == nil && c.filer == "" {
+		l.cover, err = c.app.coverage(ctx, i)
+	}
+	return err
 }
 
 // newOverview combines the answers.

@@ -66,6 +66,12 @@ func lockPrune(ctx context.Context, idx *sqliteindex.Index, lockDir string) (unl
 	return unlock, nil
 }
 
+// Prunes reports whether a process on this machine prunes the repository, or does what excludes
+// that.
+func Prunes(lockDir string) (bool, error) {
+	return isLocked(filepath.Join(lockDir, "prune.lock"))
+}
+
 // endTerm ends the term of a process that was killed. Without the lock, which this process has, no
 // other process prunes.
 func endTerm(ctx context.Context, idx *sqliteindex.Index) error {

@@ -593,7 +593,7 @@ func TestRepairOfAmendedRecords(t *testing.T) {
 
 	rebuilt := w.emptySQLite()
 	result := w.rebuildInto(rebuilt)
-	if result.Snapshots != 2 || len(result.Lost) != 1 || result.Lost[0].ID != w.snapshots[3].ID {
+	if result.Snapshots != 2 || len(result.Lost) != 2 || result.Lost[0].ID != w.snapshots[2].ID || result.Lost[1].ID != w.snapshots[3].ID {
 		t.Errorf("%+v", result)
 	}
 	lost := w.index
