@@ -124,16 +124,17 @@ func (c *crew) storeFull(site string) bool {
 func (c *crew) lacksLeader() []lack {
 	committers := c.of(flow.RoleCommitter, "")
 	const stops = "no work is assigned, committed or scheduled"
+	works := slices.ContainsFunc(committers, assigns)
 	switch {
 	case len(committers) == 0 && c.unnamed[post{flow.RoleCommitter, ""}]:
 		return nil
 	case len(committers) == 0:
 		return []lack{{What: "committer", Text: "no committer runs: " + stops, Stops: true}}
-	case slices.ContainsFunc(committers, func(s *flow.Instance) bool { return s.Leads && !s.Silent }):
+	case slices.ContainsFunc(committers, func(s *flow.Instance) bool { return s.Leads && !s.Silent && (works || !isCutOff(s)) }):
 		return nil
 	}
 	l := lack{What: "committer", Text: "no committer leads: leases are not renewed, lost queues are not recreated, and no backup is scheduled"}
-	if !slices.ContainsFunc(committers, assigns) {
+	if !works {
 		l = lack{What: "committer", Text: "no committer works: " + stops, Stops: true}
 	}
 	if why := ailments(committers); why != "" {
@@ -169,6 +170,19 @@ func (c *crew) lacksWorkers(site string) (list []lack) {
 		list = append(list, lack{What: string(workers.role), Site: site, Text: text, Stops: true})
 	}
 	return list
+}
+
+// isCutOff reports whether a service cannot work because of NATS or the index.
+func isCutOff(s *flow.Instance) bool {
+	if s.Ready {
+		return false
+	}
+	for line := range strings.Lines(s.Reason) {
+		if strings.HasPrefix(line, "nats: ") || strings.HasPrefix(line, "index: ") {
+			return true
+		}
+	}
+	return false
 }
 
 // assigns reports whether a committer assigns and commits work.
