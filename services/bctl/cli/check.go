@@ -38,6 +38,9 @@ type checkCommand struct {
 	// first is the command that brings the index up to date, if it is older than its store. What is
 	// found may only be due to that.
 	first string
+	// returned is what a repair would take back, and lacking: snapshots lack content.
+	returned returned
+	lacking  bool
 
 	progress atomic.Pointer[check.Progress]
 	started  time.Time
@@ -260,13 +263,14 @@ func (c *checkCommand) run(ctx context.Context, given []string) error {
 	if err != nil || c.dryRun {
 		return err
 	}
+	if err := c.findReturned(ctx, r, &report); err != nil {
+		c.app.note("it is not known whether the store has packs again that a repair had dropped: %v", err)
+	}
 	damage := c.report(o.Level, &report)
 	if err := c.noteMirror(ctx, r, &report); err != nil {
 		c.app.note("it is not known what the mirror has: %v", err)
 	}
-	if err := c.noteReturned(ctx, r, &report); err != nil {
-		c.app.note("it is not known whether the store has packs again that a repair had dropped: %v", err)
-	}
+	c.noteReturned()
 	if n := len(report.Refuted); n > 0 {
 		c.app.note("a scrub had read damaged bytes of %s, whose content is sound: bctl repair --read-data forgets its checksums of %s", counted(n, "pack"), itOrThem(n))
 	}

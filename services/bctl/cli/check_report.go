@@ -159,6 +159,8 @@ func (c *checkCommand) next(f *check.Finding) string {
 			return "put the object back from a copy of the store. Without one, run bctl key rotate with an identity that opens the packs: it wraps their keys again"
 		}
 		return "put the object back from a copy of the store. Without one, run bctl key rotate: it writes the statement again that the index knows. Then see the recipients in force (bctl key ls), and correct them (bctl key add, bctl key rm)"
+	case f.Kind == check.Chunks && c.takesBack():
+		return "bctl repair: it takes back what the store has of this"
 	case f.Kind == check.Chunks && f.Unnoted == 0 && f.Noted > 0:
 		return "back up. " + lostForGood
 	case f.Kind == check.Chunks && f.Unnoted == 0:
@@ -235,6 +237,7 @@ func (c *checkCommand) findingText(f *check.Finding) string {
 		}
 	}
 	switch {
+	case f.Kind == check.Chunks && c.takesBack():
 	case f.Kind == check.Chunks && f.Unnoted == 0 && f.Noted > 0:
 		b.WriteString("  a repair has dropped this, and the next backup reads the files of the newest snapshots again: bctl repair does nothing more\n")
 	case f.Kind == check.Chunks && f.Unnoted == 0:

@@ -133,9 +133,15 @@ func (c *repairCommand) run(ctx context.Context) error {
 	if err := c.complete(); err != nil {
 		return err
 	}
+	if dryRun {
+		if err := c.findReturned(ctx, r, &found); err != nil {
+			return err
+		}
+	}
 	damage := c.report(o.Level, &found)
 	if dryRun {
-		return errors.Join(c.noteMirror(ctx, r, &found), c.noteReturned(ctx, r, &found), damage)
+		c.noteReturned()
+		return errors.Join(c.noteMirror(ctx, r, &found), damage)
 	}
 	if !lacks(&found, check.Pack, check.Places, check.Chunks, check.Lists) {
 		if err := c.forgetLost(ctx); err != nil {

@@ -134,29 +134,43 @@ func lacks(found *check.Report, kinds ...check.Kind) bool {
 	return slices.ContainsFunc(found.Findings, func(f *check.Finding) bool { return slices.Contains(kinds, f.Kind) })
 }
 
-// noteReturned says what a repair would do with packs that the store has, and that the index does
-// not name.
-func (c *checkCommand) noteReturned(ctx context.Context, r *repository, found *check.Report) error {
+// A returned is what the store has again, or still, and the index does not name.
+type returned struct {
+	packs   int // that a repair had dropped
+	orphans int // objects that may have content which is missing; they are counted only if some is
+}
+
+// findReturned finds what a repair would take back. Only what lacks content needs it.
+func (c *checkCommand) findReturned(ctx context.Context, r *repository, found *check.Report) error {
 	if r.store == nil {
 		return nil
 	}
-	returned, _, err := prune.Returned(ctx, r.index, r.store, r.object.ID)
+	packs, _, err := prune.Returned(ctx, r.index, r.store, r.object.ID)
 	if err != nil {
 		return err
 	}
-	missing := lacks(found, check.Chunks, check.Lists)
-	switch n := len(returned); {
-	case n > 0 && missing:
+	c.returned = returned{packs: len(packs)}
+	c.lacking = lacks(found, check.Chunks, check.Lists)
+	if c.lacking {
+		c.returned.orphans, err = prune.Orphans(ctx, r.index, r.store)
+	}
+	return err
+}
+
+// takesBack reports whether a repair takes back content that is missing.
+func (c *checkCommand) takesBack() bool {
+	return c.lacking && c.returned.packs+c.returned.orphans > 0
+}
+
+// noteReturned says what a repair would do with what the store has again.
+func (c *checkCommand) noteReturned() {
+	switch n := c.returned.packs; {
+	case n > 0 && c.lacking:
 		c.app.note("%s in the store again that a repair had dropped: bctl repair takes %s back", countedAre(n, "pack"), itOrThem(n))
 	case n > 0:
 		c.app.note("%s in the store again that a repair had dropped, and that no snapshot seems to need: bctl repair finds out, and then bctl prune --sweep deletes %s", countedAre(n, "pack"), itOrThem(n))
 	}
-	if !missing {
-		return nil
-	}
-	n, err := prune.Orphans(ctx, r.index, r.store)
-	if err == nil && n > 0 {
+	if n := c.returned.orphans; n > 0 {
 		c.app.note("%s in the store that the index does not name, and may have content that is missing: bctl repair takes %s back", countedAre(n, "object"), itOrThem(n))
 	}
-	return err
 }
