@@ -77,7 +77,7 @@ func (p *Plan) databaseRole(role Role) string { return p.Name + "_" + string(rol
 func (p *Plan) hba() string {
 	var text strings.Builder
 	text.WriteString(`# Written by bctl deploy. The first line that matches a connection applies, and a connection that matches none is
-# refused: one without TLS, without a certificate of the installation's authority, or with a password.
+# refused: one without TLS, and one to the database without a certificate of the installation's authority.
 #
 # The server's administrator connects on the machine itself, as its user postgres.
 local all postgres peer
@@ -86,6 +86,10 @@ local all postgres peer
 		fmt.Fprintf(&text, "hostssl %s %s all cert clientcert=verify-full map=%s\n",
 			quoteIdent(p.Postgres.Name), quoteIdent(p.databaseRole(role)), quoteIdent(p.Name))
 	}
+	fmt.Fprintf(&text, `
+# A standby, if the administrator has made this role for it: with its password, over TLS.
+hostssl replication %s all scram-sha-256
+`, quoteIdent(p.Name+"_standby"))
 	return text.String()
 }
 
