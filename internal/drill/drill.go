@@ -3,6 +3,7 @@ package drill
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"time"
@@ -51,9 +52,11 @@ type run struct {
 }
 
 // Run makes a drill, and returns its report, which is not signed yet. With an error, nothing is
-// known: the errors are ErrNothing, those of restore.Restore, and of the temporary directory. What
-// differs is not an error.
+// known: the errors are ErrNothing, those of restore.Restore, of the store, and of the temporary
+// directory. What differs is not an error.
 func Run(ctx context.Context, d restore.Deps, o Options) (_ *Report, err error) {
+	watched := &watchedStore{Store: d.Store}
+	d.Store = watched
 	r := &run{o: o, d: d, report: newReport(&d, &o)}
 	if o.Source != nil {
 		if r.live, err = openLive(ctx, o.Source, &o.Snapshot); err != nil {
@@ -72,6 +75,9 @@ func Run(ctx context.Context, d restore.Deps, o Options) (_ *Report, err error) 
 	began := time.Now()
 	if err := r.drill(ctx); err != nil {
 		return nil, err
+	}
+	if err := watched.failed(); err != nil && r.report.Failures > 0 {
+		return nil, fmt.Errorf("the store did not give all that the drill asked for, so that it proves nothing: %w", err)
 	}
 	r.report.Seconds = time.Since(began).Seconds()
 	r.report.Passed = r.report.Failures == 0

@@ -3,14 +3,17 @@
 package drill
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +28,7 @@ import (
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/dirstore"
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
@@ -286,6 +290,35 @@ func TestLostPack(t *testing.T) {
 	row, err := Sign(r, f.snapshot.Shard.ID, seal.CommitterKey{Repository: f.deps.Repository, Signing: seal.NewSigningKey()})
 	f.must(err)
 	f.must(f.index.AddDrill(t.Context(), row))
+}
+
+// A store that refuses a request, or does not answer it, lets nothing be proven.
+func TestRefusingStore(t *testing.T) {
+	f := newFixture(t, exampleTree())
+	for _, why := range []error{backup.ErrUnavailable, backup.ErrInvalid, fs.ErrPermission} {
+		d := f.deps
+		d.Store = &refusingStore{Store: f.deps.Store, after: 1, why: why}
+		r, err := Run(t.Context(), d, f.options())
+		if !errors.Is(err, why) || r != nil {
+			t.Errorf("%v: %+v, %v", why, r, err)
+		}
+	}
+	f.drill(f.options())
+}
+
+// A refusingStore fails with why after some reads.
+type refusingStore struct {
+	store.Store
+	after int64
+	why   error
+	reads atomic.Int64
+}
+
+func (s *refusingStore) GetRange(ctx context.Context, dst []byte, name string, offset, length int64) ([]byte, error) {
+	if s.reads.Add(1) > s.after {
+		return nil, fmt.Errorf("get %s: %w", name, s.why)
+	}
+	return s.Store.GetRange(ctx, dst, name, offset, length)
 }
 
 // A snapshot of which the index has lost pages is not proven, whatever the sample is.
