@@ -71,8 +71,15 @@ func (c *checker) keys(ctx context.Context) (objects []object, err error) {
 		return nil, err
 	}
 	sizes := map[string]int64{}
+	rotation, sequence := int64(-1), int64(-1) // the greatest
 	for _, name := range must {
 		sizes[name] = 0 // it may be missing
+		if n, _, is := store.ParseWrapsName(name); is {
+			rotation = max(rotation, n)
+		}
+		if n, is := store.ParseRecipientsName(name); is {
+			sequence = max(sequence, n)
+		}
 	}
 	for o, err := range c.Store.List(ctx, store.KeysPrefix) {
 		if err != nil {
@@ -81,8 +88,10 @@ func (c *checker) keys(ctx context.Context) (objects []object, err error) {
 		if _, is := sizes[o.Name]; is {
 			sizes[o.Name] = o.SizeBytes
 		}
-		_, _, wraps := store.ParseWrapsName(o.Name)
-		if _, recipients := store.ParseRecipientsName(o.Name); len(must) == 0 && (recipients || wraps) {
+		// A command that was interrupted has put what comes after that.
+		r, _, wraps := store.ParseWrapsName(o.Name)
+		n, recipients := store.ParseRecipientsName(o.Name)
+		if recipients && (len(must) == 0 || n > sequence) || wraps && (len(must) == 0 || r > rotation) {
 			sizes[o.Name] = o.SizeBytes
 		}
 	}
@@ -93,7 +102,7 @@ func (c *checker) keys(ctx context.Context) (objects []object, err error) {
 			finding: Finding{Kind: Keys, Object: name},
 			gone: func(ctx context.Context) (bool, error) { // after a change of recipients, or a rotation
 				now, err := c.KeyObjects(ctx)
-				return !slices.Equal(now, must) && !slices.Contains(now, name), err
+				return !slices.Equal(now, must) && !slices.Contains(now, name), err // it is not needed any more
 			},
 		})
 	}
@@ -179,6 +188,13 @@ func (c *checker) interrupted(ctx context.Context, s *shard, journals []index.Sn
 	}
 	if busy, err := c.Busy(ctx); err != nil || busy {
 		return err
+	}
+	now, err := c.Index.Journals(ctx, s.ID) // a purge may have ended meanwhile
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(now, func(j index.SnapshotJournal) bool { return j.Stale }) {
+		return nil
 	}
 	first := &stale[0]
 	c.find(&Finding{

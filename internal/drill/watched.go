@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A watchedStore remembers whether a store has refused a request, or has not answered one. Then what
-// was not restored proves nothing.
+// A watchedStore remembers whether a store has refused a request, or has not answered one. Then
+// what was not restored proves nothing.
 type watchedStore struct {
 	store.Store
 

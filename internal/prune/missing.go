@@ -50,10 +50,7 @@ func (p *pass) findMissing(ctx context.Context, without []int64, limit int) (mis
 	if err := p.countLists(ctx); err != nil {
 		return nil, false, err
 	}
-	parts := 1
-	for setBytes(total/int64(parts)) > p.MemoryBytes && parts < 256 {
-		parts *= 2
-	}
+	parts := p.partsOf(total)
 	missing = map[backup.ChunkID]bool{}
 	for n := range parts {
 		in := inPart(n, parts)

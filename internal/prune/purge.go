@@ -135,22 +135,26 @@ func (u *purge) lostPacks(ctx context.Context) error {
 		return err
 	}
 	return u.eachGroup(ctx, func(ctx context.Context, ids map[backup.ChunkID]bool) error {
-		concerned := func(p *index.RecoveredPack) bool {
+		u.leaveLost(returned, missing, func(p *index.RecoveredPack) bool {
 			return slices.ContainsFunc(p.Chunks, func(c backup.ChunkPlace) bool { return ids[c.ID] })
-		}
-		for i := range returned {
-			if concerned(&returned[i]) {
-				u.leave(returned[i].Object, errors.New("a repair has dropped it, and the store has it again: run bctl repair first"))
-			}
-		}
-		for i := range missing {
-			if concerned(&missing[i]) {
-				u.leave(missing[i].Object, errors.New("a repair has dropped it, because the store lacked it. If the store gets it back, run bctl repair first. If it is lost for good, "+
-					"forget the snapshots that lack its content, and run bctl repair"))
-			}
-		}
+		})
 		return nil
 	})
+}
+
+// leaveLost leaves the lost packs that are concerned.
+func (u *purge) leaveLost(returned, missing []index.RecoveredPack, concerned func(*index.RecoveredPack) bool) {
+	for i := range returned {
+		if concerned(&returned[i]) {
+			u.leave(returned[i].Object, errors.New("a repair has dropped it, and the store has it again: run bctl repair first"))
+		}
+	}
+	for i := range missing {
+		if concerned(&missing[i]) {
+			u.leave(missing[i].Object, errors.New("a repair has dropped it, because the store lacked it. If the store gets it back, run bctl repair first. If it is lost for good, "+
+				"forget the snapshots that lack its content, and run bctl repair"))
+		}
+	}
 }
 
 // eachGroup calls do with the chunks of the purge, as many at a time as memory allows.

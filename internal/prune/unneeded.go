@@ -2,8 +2,9 @@ package prune
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -15,6 +16,8 @@ type Unneeded struct {
 	Chunks int64 // according to the index, counted in each pack that has them
 	Bytes  int64 // stored bytes of the frames that have nothing that is needed
 	Stored int64 // stored bytes of all packs
+	// Deleting are the packs whose deletion has begun, and that the store may still have.
+	Deleting int
 
 	packs map[int64]bool // rows
 }
@@ -46,12 +49,11 @@ func (p *pass) findUnneeded(ctx context.Context) (Unneeded, error) {
 		total += k.Chunks
 		found.Stored += k.Bytes
 		counts[k.Row] = !k.Running && !k.Deleting
+		if k.Deleting && !k.Gone {
+			found.Deleting++
+		}
 	}
-	parts := 1
-	for setBytes(total/int64(parts)) > p.MemoryBytes && parts < 256 {
-		parts *= 2
-	}
-	for n := range parts {
+	for n, parts := 0, p.partsOf(total); n < parts; n++ {
 		in, live := inPart(n, parts), newSet(total/int64(parts)+total/int64(parts)/16)
 		p.step("finding what snapshots need")
 		err := p.referencesBy(ctx, newSet(p.lists), nil, needed, func(id *backup.ChunkID) error {
@@ -94,6 +96,16 @@ func (p *pass) findUnneeded(ctx context.Context) (Unneeded, error) {
 	return found, nil
 }
 
+// partsOf returns in how many parts that many chunks are looked at, so that a set of one part fits
+// into memory.
+func (p *pass) partsOf(chunks int64) int {
+	parts := 1
+	for setBytes(chunks/int64(parts)) > p.MemoryBytes && parts < 256 {
+		parts *= 2
+	}
+	return parts
+}
+
 // unneeded replaces or deletes the objects that have content which nothing needs.
 func (u *purge) unneeded(ctx context.Context) error {
 	found, err := u.findUnneeded(ctx)
@@ -108,10 +120,8 @@ func (u *purge) unneeded(ctx context.Context) error {
 	if err := u.objects(ctx, has, nil); err != nil {
 		return err
 	}
-	returned, _, err := Returned(ctx, u.purges, u.Store, u.o.Repository.ID)
-	for i := range returned {
-		u.leave(returned[i].Object, errors.New("a repair has dropped it, and the store has it again: run bctl repair first"))
-	}
+	returned, missing, err := Returned(ctx, u.purges, u.Store, u.o.Repository.ID)
+	u.leaveLost(returned, missing, func(*index.RecoveredPack) bool { return true })
 	return err
 }
 
@@ -127,5 +137,14 @@ func (u *purge) proveUnneeded(ctx context.Context) error {
 		return err
 	}
 	u.result.Places = max(found.Chunks, int64(found.Packs)) // a dropped frame has no place
-	return u.countPresent(ctx, u.gone)
+	deleting := map[index.StoredObject]bool{}
+	for _, o := range u.gone {
+		deleting[o] = true
+	}
+	for i := range u.packs { // an earlier run, or a prune, may have left them, because they are locked
+		if k := &u.packs[i]; k.Deleting && !k.Gone {
+			deleting[k.StoredObject()] = true
+		}
+	}
+	return u.countPresent(ctx, slices.Collect(maps.Keys(deleting)))
 }

@@ -114,9 +114,10 @@ func Run(ctx context.Context, o Options) (Result, error) {
 			{"find parity groups", r.recoverParity},
 			{"register packs", r.registerPacks},
 			{"recover snapshots", r.recoverShards},
+			{"forget snapshots that are gone", r.forgetRemoved}, // by the holds of before
 			{"store holds", r.storeHolds},
-			{"forget snapshots that are gone", r.forgetRemoved},
 			{"drop packs that are gone", r.dropPacks},
+			{"note the catalog", r.noteCatalog}, // from now on, the index is current
 		} {
 			if r.result.Refused {
 				return nil

@@ -81,7 +81,7 @@ func (r *rebuilding) withoutBase(ctx context.Context) (lost []Lost, err error) {
 	for _, key := range r.keys() {
 		for s, why := range newChain(r.byShard[key], r.forgotten).lost {
 			if unended[s.ID] {
-				lost = append(lost, Lost{s.ID, s.Filer.Name, s.Shard.Name, s.Shard.Key, s.Number, s.Started, why})
+				lost = append(lost, lostOf(&s.Snapshot, why))
 			}
 		}
 	}

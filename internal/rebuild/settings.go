@@ -149,7 +149,7 @@ func (r *rebuilding) storeScrub(ctx context.Context) error {
 	return err
 }
 
-// storeHolds stores the holds of the catalog, and notes that the store has the catalog.
+// storeHolds stores the holds of the catalog.
 func (r *rebuilding) storeHolds(ctx context.Context) error {
 	if r.result.Sequence == 0 || r.kept {
 		return nil
@@ -178,14 +178,14 @@ func (r *rebuilding) storeHolds(ctx context.Context) error {
 	}
 	without, err := r.Index.RecoverHolds(ctx, holds, r.By)
 	r.result.Holds = without
-	if err != nil {
-		return err
-	}
-	return r.noteCatalog(ctx)
+	return err
 }
 
 // noteCatalog notes the catalog in the index, so that the next one gets a greater number.
 func (r *rebuilding) noteCatalog(ctx context.Context) error {
+	if r.result.Sequence == 0 || r.kept {
+		return nil
+	}
 	lines, err := r.catalog.Lines()
 	if err != nil {
 		return err

@@ -219,6 +219,9 @@ func (s *shard) recover(ctx context.Context) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
+	if err := s.loseUnrecorded(ctx, known); err != nil {
+		return err
+	}
 	for _, r := range s.records {
 		if err := s.recoverOne(ctx, r, known[r.ID]); err != nil {
 			return fmt.Errorf("snapshot %s: %w", r.ID.Short(), err)
@@ -314,10 +317,12 @@ func (s *shard) recoverOne(ctx context.Context, r *record, known *backup.Snapsho
 	}
 	if err := s.chain.lost[r]; err != nil && (r.Number > s.at.number || known == nil) {
 		s.failed = append(s.failed, r.Number)
-		if !s.unended[r.ID] { // it was named as lost before
-			return nil
+		switch has := known != nil && known.State != backup.Deleting && r.State == backup.Committed && !s.forgotten[r.ID]; {
+		case has: // its pages are gone now
+			return s.lose(ctx, &r.Snapshot, err)
+		case s.unended[r.ID]: // otherwise its loss was accepted before
+			s.result.Lost = append(s.result.Lost, lostOf(&r.Snapshot, err))
 		}
-		s.result.Lost = append(s.result.Lost, Lost{r.ID, r.Filer.Name, r.Shard.Name, r.Shard.Key, r.Number, r.Started, err})
 		return nil
 	}
 	if replayed {
@@ -329,6 +334,36 @@ func (s *shard) recoverOne(ctx context.Context, r *record, known *backup.Snapsho
 		s.result.Snapshots++
 	}
 	return s.store(ctx, r)
+}
+
+// loseUnrecorded loses the snapshots that the index had and the store has no record of, if their
+// pages were undone because the shard is replayed from before them.
+func (s *shard) loseUnrecorded(ctx context.Context, known map[backup.SnapshotID]*backup.Snapshot) error {
+	for id, k := range known {
+		had := k.State == backup.Committed || k.State == backup.Failed && k.Reason == notRecovered // by an earlier try
+		if !had || k.Number <= s.at.number || s.rebuilding.records[id] != nil || s.forgotten[id] {
+			continue
+		}
+		if err := s.lose(ctx, k, fmt.Errorf("the store has no record of it that can be used, and the index was not as the records of other snapshots are: %w", backup.ErrNotFound)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// notRecovered is the reason of a snapshot that the index had, and that is lost.
+const notRecovered = "it could not be recovered when the index was rebuilt"
+
+// lose makes a snapshot of the index, whose pages are gone, one that has failed.
+func (s *shard) lose(ctx context.Context, of *backup.Snapshot, why error) error {
+	s.result.Lost = append(s.result.Lost, lostOf(of, why))
+	lost := *of
+	lost.Shard.ID, lost.State, lost.Reason, lost.Pages = s.ID, backup.Failed, notRecovered, backup.PageSet{}
+	return s.Index.RecoverSnapshot(ctx, index.RecoveredSnapshot{Snapshot: lost, By: s.By, Problems: noProblems})
+}
+
+func lostOf(s *backup.Snapshot, why error) Lost {
+	return Lost{s.ID, s.Filer.Name, s.Shard.Name, s.Shard.Key, s.Number, s.Started, why}
 }
 
 // isMissing reports whether the index does not have the pages of a snapshot that is needed.

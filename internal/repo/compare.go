@@ -53,6 +53,9 @@ func CompareCatalogs(ctx context.Context, s store.Store, i Compared, r *backup.R
 		return err
 	}
 	last, err := i.LastCatalog(ctx)
+	if err == nil && last < 0 {
+		return fmt.Errorf("%w: a rebuild of it is not complete. bctl index rebuild completes it", ErrIndexOld)
+	}
 	if err != nil || newest <= last {
 		return err
 	}

@@ -1,5 +1,5 @@
--- The objects below keys/ that the store must have. Binaries of version 2 can work with this schema: after their changes of recipients,
--- a check names statements and wrapped keys that are not needed any more.
+-- The objects below keys/ that the store must have. Binaries of version 2 can work with this schema: what they put below keys/ is
+-- checked as what an interrupted command has put.
 
 -- +goose Up
 SET LOCAL lock_timeout = '5s';

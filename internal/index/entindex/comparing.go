@@ -88,9 +88,6 @@ const (
 // MarkOld implements index.Comparing. NextCatalog gives no number twice because of it: no catalog
 // in the store has a greater number than the one that it begins with.
 func (x *Index) MarkOld(ctx context.Context, catalog int64) error {
-	if catalog < 1 {
-		return nil
-	}
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		if err := tx.exec(ctx, lowerCatalog, catalog); err != nil {
 			return err

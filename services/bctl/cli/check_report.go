@@ -148,8 +148,6 @@ func (c *checkCommand) next(f *check.Finding) string {
 		return "restore the database from its last good dump"
 	}
 	switch {
-	case f.Interrupted && !local:
-		return "bctl purge --resume"
 	case f.Damage != nil && f.Damage.Unsure:
 		return "bctl repair --read-data, with an identity: it opens the pack, and finds out what is damaged"
 	case f.Checkpointed && !local:

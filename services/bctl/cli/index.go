@@ -31,7 +31,7 @@ type indexCommand struct {
 	signer string
 	// withoutCopy: the copies of the index in the store are not used.
 	withoutCopy bool
-	// copied: the index was not empty before, but a copy of it.
+	// copied: the index had the settings of a catalog before.
 	copied bool
 	// acceptLoss is how many snapshots that cannot be recovered are lost for good.
 	acceptLoss int
@@ -172,11 +172,7 @@ func (c *indexCommand) rebuild(ctx context.Context) error {
 	if err := c.app.lockIndex(true); err != nil {
 		return err
 	}
-	r := &fileRebuild{indexCommand: c, from: &s, path: path}
-	if err := r.run(ctx); err != nil {
-		return err
-	}
-	return r.report(ctx)
+	return (&fileRebuild{indexCommand: c, from: &s, path: path}).run(ctx)
 }
 
 // rebuildDatabase rebuilds an index in Postgres, which must be empty.
@@ -207,11 +203,7 @@ func (c *indexCommand) rebuildDatabase(ctx context.Context, s *origin) error {
 			return fmt.Errorf("the index in Postgres has all snapshots that the store has, so it was not rebuilt: %w", backup.ErrExists)
 		}
 	}
-	result, err := c.run(ctx, s, i, false)
-	if err != nil {
-		return err
-	}
-	return c.finish(ctx, s, i, &result)
+	return c.fillDatabase(ctx, s, i)
 }
 
 // isComplete reports whether an index is not older than its store.
@@ -233,16 +225,16 @@ func (c *indexCommand) otherRepository(of backup.RepositoryID, s *origin) error 
 
 // catchup implements bctl index catchup.
 func (c *indexCommand) catchup(ctx context.Context) error {
-	c.copied = true
 	s, err := c.origin(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.store.Close()
-	if _, local := c.app.cfg.IndexPath(); local {
+	if path, local := c.app.cfg.IndexPath(); local {
 		if err := c.app.lockIndex(true); err != nil {
 			return err
 		}
+		return (&fileRebuild{indexCommand: c, from: &s, path: path, catchesUp: true}).run(ctx)
 	}
 	i, err := c.app.openIndex(ctx, toWrite)
 	if err != nil {
@@ -263,6 +255,17 @@ func (c *indexCommand) catchup(ctx context.Context) error {
 	if current {
 		return fmt.Errorf("the index has all snapshots that the store has, so it was not changed: %w", backup.ErrExists)
 	}
+	return c.fillDatabase(ctx, &s, i)
+}
+
+// fillDatabase makes an index in Postgres what the store describes. Until that is complete, and
+// accepted, it counts as older than the store.
+func (c *indexCommand) fillDatabase(ctx context.Context, s *origin, i index.Index) error {
+	written, err := i.WrittenCatalog(ctx)
+	if err != nil {
+		return err
+	}
+	c.copied = written.Sequence > 0
 	newest, err := repo.NewestCatalog(ctx, s.store, &s.object.Repository)
 	if err == nil {
 		err = i.MarkOld(ctx, newest)
@@ -270,11 +273,11 @@ func (c *indexCommand) catchup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	result, err := c.run(ctx, &s, i, false)
+	result, err := c.run(ctx, s, i, false)
 	if err != nil {
 		return err
 	}
-	return c.finish(ctx, &s, i, &result)
+	return c.finish(ctx, s, i, &result)
 }
 
 // trust determines the signer of the store's objects, and the identity that opens them.

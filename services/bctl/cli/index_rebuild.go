@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -20,29 +21,74 @@ import (
 // a damaged one is not deleted.
 type fileRebuild struct {
 	*indexCommand
-	from   *origin
-	path   string
-	result rebuild.Result
+	from *origin
+	path string
+	// catchesUp: there must be an index.
+	catchesUp bool
+	result    rebuild.Result
 }
 
 // sidecars are the files of a SQLite database. Its log may have changes that the main file lacks.
 var sidecars = []string{"-wal", "-shm", ""}
 
+// run rebuilds the index, or brings it up to date, in a new file, and prints the result. What is
+// there stays as it is until that is complete, and accepted.
 func (r *fileRebuild) run(ctx context.Context) error {
 	whole, current, err := r.present(ctx)
 	switch {
 	case err != nil:
 		return err
+	case current && r.catchesUp:
+		return fmt.Errorf("the index has all snapshots that the store has, so it was not changed: %w", backup.ErrExists)
 	case current:
 		return fmt.Errorf("%s is undamaged and has all snapshots that the store has, so it was not replaced (to replace it, move it away): %w", r.path, backup.ErrExists)
-	case whole:
-		r.copied = true
-		return r.fill(ctx, r.path, 0)
+	case !whole && r.catchesUp:
+		return fmt.Errorf("%s is damaged, or there is none: run bctl index rebuild: %w", r.path, backup.ErrNoRepository)
 	}
 	fresh := r.path + ".new"
 	if err := remove(fresh); err != nil { // of an interrupted rebuild
 		return err
 	}
+	if whole {
+		r.copied = true
+		err = r.copy(ctx, fresh)
+	} else {
+		err = r.make(ctx, fresh)
+	}
+	if err != nil {
+		return errors.Join(err, remove(fresh))
+	}
+	if r.result.Refused {
+		return errors.Join(r.report(ctx, fresh), remove(fresh))
+	}
+	if err := r.replace(fresh); err != nil {
+		return err
+	}
+	return r.report(ctx, r.path)
+}
+
+// copy brings a copy of the present index up to date.
+func (r *fileRebuild) copy(ctx context.Context, fresh string) error {
+	present, err := sqliteindex.Open(ctx, r.path)
+	if err != nil {
+		return err
+	}
+	err = present.Copy(ctx, func(file io.Reader, _ int64) error {
+		to, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(to, file)
+		return errors.Join(err, to.Close())
+	})
+	if err := errors.Join(err, present.Close()); err != nil {
+		return err
+	}
+	return r.fill(ctx, fresh, 0)
+}
+
+// make makes an index from the newest copy in the store, or from nothing.
+func (r *fileRebuild) make(ctx context.Context, fresh string) error {
 	copied := int64(0)
 	if !r.withoutCopy {
 		made, err := embedded.RebuildIndex(ctx, r.from.store, r.from.trust, fresh)
@@ -56,18 +102,16 @@ func (r *fileRebuild) run(ctx context.Context) error {
 			copied, r.copied = made.Sequence, true
 		}
 	}
-	err = r.fill(ctx, fresh, copied)
-	if errors.Is(err, backup.ErrExists) && copied > 0 {
-		r.app.note("the newest copy of the index is not used, because it has other snapshots than the store: %v", err)
-		if err = remove(fresh); err == nil {
-			err = r.fill(ctx, fresh, 0)
-		}
-		r.copied = false
+	err := r.fill(ctx, fresh, copied)
+	if !errors.Is(err, backup.ErrExists) || copied == 0 {
+		return err
 	}
-	if err != nil {
-		return errors.Join(err, remove(fresh))
+	r.app.note("the newest copy of the index is not used, because it has other snapshots than the store: %v", err)
+	r.copied = false
+	if err := remove(fresh); err != nil {
+		return err
 	}
-	return r.replace(fresh)
+	return r.fill(ctx, fresh, 0)
 }
 
 // present examines the existing index. whole is false if there is no index, or a damaged one.
@@ -184,9 +228,9 @@ func remove(path string) error {
 	return nil
 }
 
-// report prints the state of the index.
-func (r *fileRebuild) report(ctx context.Context) error {
-	i, err := sqliteindex.OpenReadOnly(ctx, r.path)
+// report prints the result. The index is at path.
+func (r *fileRebuild) report(ctx context.Context, path string) error {
+	i, err := sqliteindex.OpenReadOnly(ctx, path)
 	if err != nil {
 		return err
 	}

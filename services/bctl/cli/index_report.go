@@ -50,7 +50,12 @@ func lossOf(lost []rebuild.Lost) error {
 
 // refuse names the snapshots because of which nothing was done.
 func (c *indexCommand) refuse(e *rebuild.IncompleteError) error {
-	c.noteLost(e.Snapshots)
+	missing := c.noteLost(e.Snapshots)
+	if c.app.json {
+		if err := c.app.print(indexJSON{Missing: missing, Forgotten: []string{}, Damaged: []indexDamaged{}}); err != nil {
+			return err
+		}
+	}
 	return lossOf(e.Snapshots)
 }
 

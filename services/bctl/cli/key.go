@@ -73,11 +73,11 @@ func (a *app) repositoryKeys(ctx context.Context, r *repository, identity string
 // follow makes the index and the worker key file name the recipients in force. An earlier command
 // may have been interrupted before it did so.
 func (a *app) follow(ctx context.Context, r *repository, k *repositoryKeys) error {
-	indexed, err := r.index.Repository(ctx)
-	if err != nil {
+	if err := a.restate(ctx, r, k); err != nil {
 		return err
 	}
-	if err := a.restate(ctx, r, k, indexed.Recipients); err != nil {
+	indexed, err := r.index.Repository(ctx)
+	if err != nil {
 		return err
 	}
 	if !slices.Equal(indexed.Recipients, r.object.Recipients) {
@@ -99,7 +99,7 @@ func (a *app) follow(ctx context.Context, r *repository, k *repositoryKeys) erro
 
 // restate puts the statement of recipients again if the store has lost the one that the index
 // knows: an older one names others, perhaps a recipient that was removed.
-func (a *app) restate(ctx context.Context, r *repository, k *repositoryKeys, keys []string) error {
+func (a *app) restate(ctx context.Context, r *repository, k *repositoryKeys) error {
 	objects, err := r.index.KeyObjects(ctx)
 	if err != nil {
 		return err
@@ -117,8 +117,12 @@ func (a *app) restate(ctx context.Context, r *repository, k *repositoryKeys, key
 	if err != nil {
 		return err
 	}
-	list := make([]repo.Recipient, len(keys))
-	for i, key := range keys {
+	indexed, err := r.index.Repository(ctx)
+	if err != nil {
+		return err
+	}
+	list := make([]repo.Recipient, len(indexed.Recipients))
+	for i, key := range indexed.Recipients {
 		list[i] = repo.Recipient{Key: key, Since: now.UTC().Truncate(time.Millisecond)}
 		if n := slices.IndexFunc(r.object.InForce().List, func(old repo.Recipient) bool { return old.Key == key }); n >= 0 {
 			list[i] = r.object.InForce().List[n]

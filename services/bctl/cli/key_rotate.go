@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -54,14 +55,17 @@ func (a *app) rotateKeys(ctx context.Context) error {
 	}
 	defer r.close()
 	identity, err := a.identityOf(ctx, r, a.cfg.Identity)
-	if err == nil {
-		err = r.object.CheckInForce(identity.Opener) // before anything is changed
-	}
 	if err != nil {
 		return err
 	}
-	k, err := a.repositoryKeys(ctx, r, a.cfg.Identity)
+	k, wrongKeys := a.repositoryKeys(ctx, r, a.cfg.Identity)
+	if wrongKeys == nil {
+		err = a.restate(ctx, r, &k)
+	}
 	if err == nil {
+		err = r.object.CheckInForce(identity.Opener) // before anything is changed
+	}
+	if err = cmp.Or(err, wrongKeys); err == nil {
 		err = a.follow(ctx, r, &k)
 	}
 	if err != nil {

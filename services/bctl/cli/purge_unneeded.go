@@ -37,7 +37,7 @@ func (c *purgeCommand) purgeUnneeded(ctx context.Context) error {
 	}
 	text := fmt.Sprintf("%s with content that no snapshot needs: %s in them, and %s in whole frames\n", counted(found.Packs, "pack"), counted(found.Chunks, "chunk"), size(found.Bytes))
 	if c.dryRun {
-		return a.result(unneededJSON{Type: "unneeded", DryRun: true, Complete: found.Packs == 0, Packs: found.Packs, Chunks: found.Chunks, Bytes: found.Bytes}, "%s", text)
+		return a.result(unneededJSON{Type: "unneeded", DryRun: true, Complete: found.Packs+found.Deleting == 0, Packs: found.Packs, Chunks: found.Chunks, Bytes: found.Bytes}, "%s", text)
 	}
 	if !a.json {
 		fmt.Fprint(a.out, text)

@@ -342,6 +342,55 @@ func TestPurgeOfTheUnneededIsKilledAtEachWrite(t *testing.T) {
 	}
 }
 
+// An index of before a purge, whose pages are replayed, has only what can be recovered, and names
+// the rest.
+func TestRebuildOfAnOlderIndexNamesWhatItLoses(t *testing.T) {
+	for _, away := range []string{"segment", "record", "record and segment"} {
+		t.Run(away, func(t *testing.T) {
+			w := newPurgeWorld(t)
+			path := filepath.Join(w.memory, "old.db")
+			w.must(w.index.Copy(t.Context(), readInto(path)))
+			w.begin()
+			if proof, err := w.purge(w.Store); err != nil || !proof.Complete {
+				t.Fatalf("%+v, %v", proof, err)
+			}
+			journals, err := w.index.Journals(t.Context(), w.shard.ID)
+			w.must(err)
+			j := journals[len(journals)/2]
+			if away != "record" {
+				w.must(w.Store.Delete(t.Context(), store.SegmentName(j.ID, j.Segment.Attempt, 0)))
+			}
+			if away != "segment" {
+				w.must(w.Store.Delete(t.Context(), store.AmendedName(j.ID, j.Sequence)))
+			}
+			w.must(w.index.Close())
+			w.must(os.Rename(path, filepath.Join(w.memory, "index.db")))
+			w.open()
+			committed := func() (found []backup.Snapshot) {
+				found, err := w.index.Snapshots(t.Context(), index.SnapshotFilter{States: []backup.State{backup.Committed}})
+				w.must(err)
+				return found
+			}
+			before := len(committed())
+			refused := w.rebuildWith(w.index, 0)
+			r := w.rebuildInto(w.index)
+			if !refused.Refused || len(refused.Lost) != len(r.Lost) || len(refused.Removed) > 0 {
+				t.Errorf("refused: %+v", refused)
+			}
+			if len(r.Lost) == 0 || len(committed())+len(r.Lost) != before {
+				t.Fatalf("of %d snapshots, %d are there; lost: %v", before, len(committed()), r.Lost)
+			}
+			for _, s := range committed() {
+				reported, err := w.restore(t.Context(), &s, filepath.Join(w.memory, "restored"))
+				if err != nil || len(reported) > 0 {
+					t.Errorf("number %d: %v, %v", s.Number, err, reported)
+				}
+				w.must(os.RemoveAll(filepath.Join(w.memory, "restored")))
+			}
+		})
+	}
+}
+
 // names reports whether a row of the index names an object.
 func (w *purgeWorld) names(snapshot backup.SnapshotID, object backup.PackID) bool {
 	for p, err := range w.index.Packs(w.Context()) {

@@ -186,11 +186,17 @@ func wantSame(t *testing.T, what string, want indexContent, x index.Index) {
 	}
 }
 
-// rebuildInto makes an index what the store has.
+// rebuildInto makes an index what the store has, whatever is lost.
 func (m *machine) rebuildInto(x index.Index) rebuild.Result {
 	m.Helper()
+	return m.rebuildWith(x, 1<<30)
+}
+
+// rebuildWith makes an index what the store has, unless more snapshots are lost than that.
+func (m *machine) rebuildWith(x index.Index, acceptLoss int) rebuild.Result {
+	m.Helper()
 	result, err := rebuild.Run(m.Context(), rebuild.Options{
-		Index: x, Store: m.Store, Trust: m.trust(), Dedup: m.WorkerKey.Dedup, Holder: backup.NewPackID().String(), By: "tester", AcceptLoss: 1 << 30,
+		Index: x, Store: m.Store, Trust: m.trust(), Dedup: m.WorkerKey.Dedup, Holder: backup.NewPackID().String(), By: "tester", AcceptLoss: acceptLoss,
 	})
 	m.must(err)
 	return result
