@@ -29,8 +29,8 @@ type Comparing interface {
 	// AnnouncedDeletion returns the greatest number that AnnounceDeletion has returned.
 	AnnouncedDeletion(ctx context.Context) (int64, error)
 	// MarkOld makes an index count as older than a store with this catalog, until AcceptLoss; 0:
-	// the store has none, and LastCatalog is then below 0. So nothing else works with it while it
-	// is brought up to date, also after an interruption.
+	// the store has none. LastCatalog is then below 0, if the index has not numbered any either. So
+	// nothing else works with it while it is brought up to date, also after an interruption.
 	MarkOld(ctx context.Context, catalog int64) error
 	// AcceptLoss makes an index current that is older than its store: it lacks these snapshots for
 	// good, and numbers catalogs above the given one. No later snapshot of a shard gets the number

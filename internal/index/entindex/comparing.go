@@ -78,6 +78,7 @@ const (
 	raiseNumber  = `UPDATE shards SET last_number = $1 WHERE shard_key = $2 AND last_number < $1`
 	raiseCatalog = `UPDATE catalog_numbers SET last = $1 WHERE last < $1`
 	lowerCatalog = `UPDATE catalog_numbers SET last = $1 - 1 WHERE last >= $1`
+	markNew      = `UPDATE catalog_numbers SET last = -1 WHERE last = 0`
 	dropCatalog  = `DELETE FROM catalogs WHERE sequence >= $1`
 
 	// Committers that were built before schema version 15 take the number after that of the newest
@@ -89,6 +90,9 @@ const (
 // in the store has a greater number than the one that it begins with.
 func (x *Index) MarkOld(ctx context.Context, catalog int64) error {
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		if catalog < 1 {
+			return tx.exec(ctx, markNew)
+		}
 		if err := tx.exec(ctx, lowerCatalog, catalog); err != nil {
 			return err
 		}

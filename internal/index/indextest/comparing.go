@@ -39,6 +39,14 @@ func testComparing(t *testing.T, fresh func(testing.TB) Database) {
 		t.Error(err)
 	}
 
+	f.must(f.x.MarkOld(f.ctx, 0))
+	if last, err := f.x.LastCatalog(f.ctx); err != nil || last >= 0 {
+		t.Errorf("last catalog of an index that is being rebuilt: %d, %v", last, err)
+	}
+	f.must(f.x.AcceptLoss(f.ctx, nil, 0, "somebody@host", "ticket 11"))
+	if last, err := f.x.LastCatalog(f.ctx); err != nil || last != 0 {
+		t.Errorf("last catalog %d, %v, want 0", last, err)
+	}
 	number, err := f.x.NextCatalog(f.ctx, 0)
 	f.must(err)
 	if last, err := f.x.LastCatalog(f.ctx); err != nil || last != number {
@@ -72,7 +80,7 @@ func testComparing(t *testing.T, fresh func(testing.TB) Database) {
 			logged = append(logged, e.Subject+" "+e.Reason)
 		}
 	}
-	if !slices.Equal(logged, []string{"index ticket 12", "index again"}) {
+	if !slices.Equal(logged, []string{"index ticket 11", "index ticket 12", "index again"}) {
 		t.Errorf("logged %q", logged)
 	}
 }
