@@ -45,14 +45,14 @@ func newIndexRebuild(a *app) *cobra.Command {
 		Long: `Rebuilds a lost or damaged index from the store and the identity alone: filers,
 shards, policies, holds, snapshots, and where all content is. An index in
 Postgres must be empty: create the database, and run the command as its owner.
-An index file is moved aside if it is damaged, and brought up to date if it is
-only older than the store.
+An index file that is only older than the store is brought up to date, in a copy.
+The old file stays beside the new one.
 
 Each backup on one machine puts a copy of the index file into the store, which
 saves time. What happened after the newest undamaged copy is added to it.
 
-An interrupted rebuild resumes when you run it again. Until it is complete, no
-backup or prune is made with the index.
+An interrupted rebuild can be run again. Until it is complete, no backup or prune
+is made with the index.
 
 Snapshots that cannot be rebuilt, because the store lacks a part of them, are
 listed, and the exit status is 10: the rebuild is not complete. If the store is
@@ -87,8 +87,8 @@ since. It needs the identity.
 No backup, prune or change of settings is made with an index that is older than
 its store. Stop the services of a fleet first.
 
-An interrupted run resumes when you run the command again. Until it is complete,
-the index counts as older than its store.
+An interrupted run can be repeated. Until it is complete, the index counts as
+older than its store.
 
 Snapshots that cannot be added are listed, and the exit status is 10: the index
 still counts as older. If the store is incomplete, complete it, and run the
