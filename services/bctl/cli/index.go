@@ -45,14 +45,14 @@ func newIndexRebuild(a *app) *cobra.Command {
 		Long: `Rebuilds a lost or damaged index from the store and the identity alone: filers,
 shards, policies, holds, snapshots, and where all content is. An index in
 Postgres must be empty: create the database, and run the command as its owner.
-An index file that is only older than the store is brought up to date, in a copy.
+An index file that is older than the store is brought up to date in a copy.
 The old file stays beside the new one.
 
 Each backup on one machine puts a copy of the index file into the store, which
 saves time. What happened after the newest undamaged copy is added to it.
 
-An interrupted rebuild can be run again. Until it is complete, no backup or prune
-is made with the index.
+An interrupted rebuild can be run again. Until it is complete, no backup or
+prune is made with the index.
 
 Snapshots that cannot be rebuilt, because the store lacks a part of them, are
 listed, and the exit status is 10: the rebuild is not complete. If the store is
