@@ -45,8 +45,8 @@ func newIndexRebuild(a *app) *cobra.Command {
 		Long: `Rebuilds a lost or damaged index from the store and the identity alone: filers,
 shards, policies, holds, snapshots, and where all content is. An index in
 Postgres must be empty: create the database, and run the command as its owner.
-An index file that is older than the store is brought up to date in a copy.
-The old file stays beside the new one.
+An index file that is older than the store is brought up to date in a copy. The
+old file stays beside the new one.
 
 Each backup on one machine puts a copy of the index file into the store, which
 saves time. What happened after the newest undamaged copy is added to it.
