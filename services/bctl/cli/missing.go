@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -200,6 +201,10 @@ func assigns(s *flow.Instance) bool {
 
 func takesWork(s *flow.Instance) bool { return s.Ready && !s.Draining && !s.Silent && !s.Lost }
 
+// nowOf finds the time at which a certificate was looked at: services name the same reason with
+// different times.
+var nowOf = regexp.MustCompile(`current time \S+ is (after|before)`)
+
 // ailment returns the reason why a service does less than it should, or "".
 func ailment(s *flow.Instance) string {
 	switch {
@@ -210,7 +215,7 @@ func ailment(s *flow.Instance) string {
 	case s.Draining:
 		return "being drained"
 	case !s.Ready && s.Reason != "":
-		return "not ready: " + display(firstLine(s.Reason))
+		return "not ready: " + display(nowOf.ReplaceAllString(firstLine(s.Reason), "it is $1"))
 	case !s.Ready:
 		return "not ready"
 	case s.OtherRecipients:

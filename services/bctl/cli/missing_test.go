@@ -31,6 +31,12 @@ func with(list []flow.Instance, n int, change func(*flow.Instance)) []flow.Insta
 	return list
 }
 
+func expired(now string) func(*flow.Instance) {
+	return func(s *flow.Instance) {
+		s.Ready, s.Reason = false, "store: certificate has expired: current time "+now+" is after 09:00:00Z"
+	}
+}
+
 func TestMissing(t *testing.T) {
 	all := serving("committer - c1", "walker oslo w1", "reader oslo r1", "reader oslo r2")
 	const nobodyLeads = "no work is assigned, committed or scheduled"
@@ -70,6 +76,8 @@ func TestMissing(t *testing.T) {
 			[]string{`readers at site oslo: r1: not ready: "store: \x1b[31mfull"`}},
 		"the store is full": {crew{asked: true, services: with(with(all, 3, full), 2, full)},
 			[]string{"!no reader at site oslo takes work: r1, r2: not ready: store: full"}},
+		"the store's certificate has expired": {crew{asked: true, services: with(with(all, 3, expired("10:00:01Z")), 2, expired("10:00:02Z"))},
+			[]string{"!no reader at site oslo takes work: r1, r2: not ready: store: certificate has expired: it is after 09:00:00Z"}},
 		"a reader does not see a filer": {crew{asked: true, services: with(all, 2, blind)}, []string{"readers at site oslo: r1: handed work back: nothing is there; is it mounted here?"}},
 		"a reader hangs":                {crew{asked: true, services: with(all, 3, func(s *flow.Instance) { s.Silent = true })}, []string{"readers at site oslo: r2: no answer"}},
 		"two readers have one name": {crew{asked: true, services: append(slices.Clone(all), serving("reader oslo r2", "walker oslo r2", "reader paris r2")...)},
