@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/check"
@@ -153,6 +154,15 @@ func settleCopies(ctx context.Context, s *origin, i *sqliteindex.Index) error {
 	return nil
 }
 
+// catalogWithin is more than the time within which a repository gets its first catalog.
+const catalogWithin = 10 * time.Minute
+
+// isOlderThan reports whether more than some time is between the first and the last snapshot.
+func isOlderThan(snapshots []backup.Snapshot, age time.Duration) bool {
+	byStart := func(a, b backup.Snapshot) int { return a.Started.Compare(b.Started) }
+	return len(snapshots) > 0 && slices.MaxFunc(snapshots, byStart).Started.Sub(slices.MinFunc(snapshots, byStart).Started) > age
+}
+
 type indexJSON struct {
 	Snapshots int            `json:"snapshots"`          // that can be restored
 	Added     int            `json:"added"`              // or changed
@@ -206,12 +216,13 @@ func (c *indexCommand) print(ctx context.Context, i index.Index, result *rebuild
 	if result.Lacks {
 		a.note("snapshots need content that the store does not have: bctl check names the files, and the next backup reads those again that are on the filer. If the store has it again, bctl repair takes it back")
 	}
-	lacksCatalog := result.Catalog.IsZero() && len(found) > 0
-	if lacksCatalog && c.copied {
+	lacksCatalog := result.Catalog.IsZero()
+	switch {
+	case lacksCatalog && c.copied:
 		lacksCatalog = false
 		a.note("the store has no catalog that can be used: policies, holds and marks are as in the copy of the index")
-	}
-	if lacksCatalog {
+	case lacksCatalog:
+		lacksCatalog = isOlderThan(found, catalogWithin)
 		a.note("the store has no catalog that can be used: policies, holds and marks are not recovered")
 	}
 	if a.json {
