@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -113,7 +114,7 @@ name their settings files with --committer and --pruner. Services go on.`,
 			if err := c.check(); err != nil {
 				return err
 			}
-			return c.run(cmd.Context())
+			return c.withRoles(c.run(cmd.Context()))
 		},
 	}
 	c.which.flags(a, cmd)
@@ -435,6 +436,18 @@ func (c *purgeCommand) finish(ctx context.Context, p index.Purge, shard *index.S
 	return c.report(&p, shard, &proof, time.Since(started))
 }
 
+// withRoles adds to an error of the store which settings a purge in a fleet takes.
+func (c *purgeCommand) withRoles(err error) error {
+	if errors.Is(err, fs.ErrPermission) && !c.local && c.repository != nil && (c.committer == "" || c.pruner == "") {
+		return needsRoles(err)
+	}
+	return err
+}
+
+func needsRoles(err error) error {
+	return fmt.Errorf("%w. In a fleet, run bctl purge as the admin, with --committer and --pruner", err)
+}
+
 // keys returns the keys for objects of the journal.
 func (c *purgeCommand) keys() (k journal.Keys, err error) {
 	r := c.repository
@@ -444,7 +457,7 @@ func (c *purgeCommand) keys() (k journal.Keys, err error) {
 	}
 	key, err := r.object.ReadCommitterKey(path)
 	if err != nil && !c.local && c.committer == "" {
-		err = fmt.Errorf("%w. In a fleet, run bctl purge as the admin, with --committer and --pruner", err)
+		err = needsRoles(err)
 	}
 	if err != nil {
 		return k, err

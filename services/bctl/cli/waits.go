@@ -207,6 +207,9 @@ func (s *overview) whyQueued(p *inProgress, role flow.Role) reason {
 	if s.allHandBack(p.ID, role, site) {
 		return reason{causeHandedBack, fmt.Sprintf("another try: each %s at site %s has handed work back", role, display(site)), site}
 	}
+	if l := lacking(s.lacks, flow.RoleCommitter, ""); l != nil {
+		return reason{causeCommitter, l.Text, ""}
+	}
 	if s.anyFree(role, site) {
 		return reason{causeDelivery, fmt.Sprintf("delivery to a free %s at site %s: at once, or within 20 s if one that took it has died", role, display(site)), site}
 	}
