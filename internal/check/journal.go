@@ -162,12 +162,11 @@ func (c *checker) journalOf(ctx context.Context, s *shard, forgotten []index.For
 		}
 		record := c.signed(store.AmendedName(j.ID, j.Sequence), Record, s, j.Number, j.Number)
 		record.gone = gone
-		if j.State == backup.Committed { // those that are based on it could not be rebuilt either
+		if j.State == backup.Committed || j.Sequence > 0 { // those that are based on it could not be rebuilt either
 			record.finding.Last = until
 		}
-		if j.Sequence > 0 { // committers cannot write it again: it is lost as a segment is
-			record.finding.Last, record.finding.Checkpointed = until, until < last
-		}
+		// Committers cannot write an amended one again: it is lost as a segment is.
+		record.finding.Checkpointed = j.Sequence > 0 && until < last
 		objects = append(objects, record)
 		for part := range j.Segment.Parts {
 			o := c.signed(store.SegmentName(j.ID, j.Segment.Attempt, part), Segment, s, j.Number, until)

@@ -336,10 +336,7 @@ func (c *copying) add(ctx context.Context, o *object) error {
 // because pruning repairs nothing.
 func (c *copying) read(ctx context.Context, o *object) error {
 	next, stays, dead := slices.Clone(c.next), c.move.Copies, c.move.Dead
-	changed, err := c.isChanged(ctx, o)
-	if err != nil {
-		return err
-	}
+	changed := c.checkMember(ctx, o)
 	for _, i := range o.packs {
 		k := &c.packs[i]
 		content := c.contents[k.Row]
@@ -361,7 +358,7 @@ func (c *copying) read(ctx context.Context, o *object) error {
 			c.refuse(err)
 			c.next, c.stay = next, append(c.stay, o.packs...)
 			return nil
-		case errors.Is(err, backup.ErrNotFound), errors.Is(err, backup.ErrCorrupt), errors.Is(err, backup.ErrInvalid):
+		case isOfObject(err):
 			c.incomplete = true
 			c.Log.Warn("a pack cannot be thinned, and stays as it is (bctl doctor says more)", "pack", k.PackPlace.Pack.String(), "error", err)
 			c.next, c.stay = next, append(c.stay, o.packs...)
@@ -381,19 +378,18 @@ func (c *copying) read(ctx context.Context, o *object) error {
 	return nil
 }
 
-// isChanged returns why an object without known checksums must stay: it is not what its parity
-// group was made of, so that parity can bring the sound bytes back. err is of the store or the
-// index.
-func (c *copying) isChanged(ctx context.Context, o *object) (changed, err error) {
+// checkMember compares an object without known checksums with what its parity group was made of, if
+// it has one. If it differs, parity can bring the sound bytes back, as long as it stays.
+func (c *copying) checkMember(ctx context.Context, o *object) error {
 	for _, i := range o.packs {
 		if content := c.contents[c.packs[i].Row]; len(content.Sums) > 0 && !content.Adopted {
-			return nil, nil
+			return nil
 		}
 	}
 	if c.groups == nil {
 		groups, err := validGroups(ctx, c.Index)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		c.groups = map[string]*parity.Group{}
 		for n := range groups {
@@ -405,12 +401,15 @@ func (c *copying) isChanged(ctx context.Context, o *object) (changed, err error)
 	first := &c.packs[o.packs[0]]
 	name := store.PackName(first.Snapshot, first.Object)
 	if g := c.groups[name]; g != nil {
-		err = g.Check(ctx, c.Store, name)
+		return g.Check(ctx, c.Store, name)
 	}
-	if errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrInvalid) {
-		return err, nil
-	}
-	return nil, err
+	return nil
+}
+
+// isOfObject reports whether an error concerns one object, which is missing, damaged or another
+// one, and not the store.
+func isOfObject(err error) bool {
+	return errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrInvalid)
 }
 
 // copyPack appends a part of a pack to the next object that is locked as long. It fails with

@@ -118,6 +118,16 @@ func (p *pass) countExactly(ctx context.Context, needed map[backup.ShardID][]bac
 	return true, err
 }
 
+// partsFor returns how many parts of that many chunks there must be so that what is kept of one
+// part fits into memory: bytes returns its size.
+func (p *pass) partsFor(chunks int64, bytes func(chunks int64) int64) int {
+	parts := 1
+	for bytes(chunks/int64(parts)) > p.MemoryBytes && parts < 256 {
+		parts *= 2
+	}
+	return parts
+}
+
 // inPart selects the chunks of one of at most 256 parts, by their ids.
 func inPart(n, parts int) func(*backup.ChunkID) bool {
 	return func(id *backup.ChunkID) bool { return int(id[0])*parts>>8 == n }

@@ -50,7 +50,7 @@ func (p *pass) findMissing(ctx context.Context, without []int64, limit int) (mis
 	if err := p.countLists(ctx); err != nil {
 		return nil, false, err
 	}
-	parts := p.partsOf(total)
+	parts := p.partsFor(total, setBytes)
 	missing = map[backup.ChunkID]bool{}
 	for n := range parts {
 		in := inPart(n, parts)

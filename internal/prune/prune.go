@@ -505,10 +505,7 @@ func (p *pass) markNeeded(ctx context.Context, needed map[backup.ShardID][]backu
 			return err
 		}
 	}
-	parts := 1
-	for filterBytes(total/int64(parts)+total/int64(parts)/8) > p.MemoryBytes && parts < 256 {
-		parts *= 2
-	}
+	parts := p.partsFor(total, func(chunks int64) int64 { return filterBytes(chunks + chunks/8) })
 	for part := range parts {
 		in := inPart(part, parts)
 		if err := p.count(ctx, needed, in, newFilter(total/int64(parts))); err != nil {

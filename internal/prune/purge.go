@@ -37,8 +37,7 @@ type PurgeOptions struct {
 	Hasher *chunk.Hasher
 	Sealer *seal.Sealer
 	Term   index.Term // in which the caller leads (Lead)
-	// Unneeded: all content of packs is deleted that no snapshot needs, whoever has needed it. Then
-	// ID and Shard are zero.
+	// Unneeded makes Purge delete all content that no snapshot needs. ID and Shard are then zero.
 	Unneeded bool
 }
 
@@ -303,7 +302,7 @@ func (u *purge) replace(ctx context.Context, o *object, contents map[int64]*cont
 		return false, nil
 	}
 	note := func() error {
-		object := index.StoredObject{Snapshot: first.Snapshot, ID: first.Object}
+		object := first.StoredObject()
 		u.result.Objects++
 		u.result.Freed += o.bytes
 		if u.o.Unneeded {
@@ -321,7 +320,7 @@ func (u *purge) replace(ctx context.Context, o *object, contents map[int64]*cont
 	u.step("sealing again what is needed of packs")
 	data, packs, err := u.seal(ctx, o, contents)
 	switch {
-	case errors.Is(err, backup.ErrNotFound), errors.Is(err, backup.ErrCorrupt), errors.Is(err, backup.ErrInvalid):
+	case isOfObject(err):
 		u.leave(first.Object, fmt.Errorf("%w (bctl doctor says more)", err))
 		return false, nil
 	case err != nil:

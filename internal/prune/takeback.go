@@ -72,7 +72,7 @@ func isThere(ctx context.Context, s store.Store, repository backup.RepositoryID,
 			_, err = pack.Prove(data, repository, sealed, p.FrameBytes, p.Sums)
 		}
 	}
-	if errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrInvalid) {
+	if isOfObject(err) {
 		return false, nil
 	}
 	return err == nil, err
@@ -177,7 +177,7 @@ func TakeBackOrphans(ctx context.Context, idx TakeBackIndex, o Options, reposito
 		p.step("looking for packs that the index does not name")
 		return s.eachOrphanPack(ctx, func(orphan stored) error {
 			packs, err := ReadObject(ctx, s.Store, orphan.StoredObject, orphan.SizeBytes, repository, opener)
-			if errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrInvalid) {
+			if isOfObject(err) {
 				return nil
 			}
 			if err != nil {

@@ -53,7 +53,7 @@ func (p *pass) findUnneeded(ctx context.Context) (Unneeded, error) {
 			found.Deleting++
 		}
 	}
-	for n, parts := 0, p.partsOf(total); n < parts; n++ {
+	for n, parts := 0, p.partsFor(total, setBytes); n < parts; n++ {
 		in, live := inPart(n, parts), newSet(total/int64(parts)+total/int64(parts)/16)
 		p.step("finding what snapshots need")
 		err := p.referencesBy(ctx, newSet(p.lists), nil, needed, func(id *backup.ChunkID) error {
@@ -94,16 +94,6 @@ func (p *pass) findUnneeded(ctx context.Context) (Unneeded, error) {
 	}
 	found.Packs = len(found.packs)
 	return found, nil
-}
-
-// partsOf returns in how many parts that many chunks are looked at, so that a set of one part fits
-// into memory.
-func (p *pass) partsOf(chunks int64) int {
-	parts := 1
-	for setBytes(chunks/int64(parts)) > p.MemoryBytes && parts < 256 {
-		parts *= 2
-	}
-	return parts
 }
 
 // unneeded replaces or deletes the objects that have content which nothing needs.

@@ -43,28 +43,34 @@ func (r *rebuilding) checkSegments(ctx context.Context) error {
 			parts[id] = append(parts[id], o.Name)
 		}
 	}
-	unended, err := r.unendedOf(ctx, slices.Collect(maps.Keys(parts)))
-	if err != nil || len(unended) == 0 {
+	unended, err := r.Index.Unended(ctx, slices.AppendSeq(slices.Collect(maps.Keys(r.records)), maps.Keys(parts)))
+	if err != nil {
 		return err
 	}
+	r.unended = make(map[backup.SnapshotID]bool, len(unended))
+	for _, id := range unended {
+		r.unended[id] = true
+	}
 	var found []Lost
-	for id := range unended {
-		l, err := r.describeLost(ctx, id, parts[id])
+	for id, names := range parts {
+		if !r.unended[id] {
+			continue
+		}
+		l, err := r.describeLost(ctx, id, names)
 		if err != nil {
 			return err
 		}
 		found = append(found, l)
+	}
+	if len(found) == 0 {
+		return nil
 	}
 	byNumber := func(a, b Lost) int {
 		return cmp.Or(slices.Compare(a.Key[:], b.Key[:]), cmp.Compare(a.Number, b.Number), slices.Compare(a.ID[:], b.ID[:]))
 	}
 	slices.SortFunc(found, byNumber)
 	r.result.Lost = append(r.result.Lost, found...)
-	all, err := r.withoutBase(ctx)
-	if err != nil {
-		return err
-	}
-	if all = append(all, found...); len(all) > r.AcceptLoss {
+	if all := append(r.withoutBase(), found...); len(all) > r.AcceptLoss {
 		slices.SortFunc(all, byNumber)
 		return &IncompleteError{all}
 	}
@@ -73,30 +79,15 @@ func (r *rebuilding) checkSegments(ctx context.Context) error {
 
 // withoutBase returns the snapshots that are lost because their bases are, as far as the records
 // show that, and that the index does not have.
-func (r *rebuilding) withoutBase(ctx context.Context) (lost []Lost, err error) {
-	unended, err := r.unendedOf(ctx, slices.Collect(maps.Keys(r.records)))
-	if err != nil {
-		return nil, err
-	}
+func (r *rebuilding) withoutBase() (lost []Lost) {
 	for _, key := range r.keys() {
 		for s, why := range newChain(r.byShard[key], r.forgotten).lost {
-			if unended[s.ID] {
+			if r.unended[s.ID] {
 				lost = append(lost, lostOf(&s.Snapshot, why))
 			}
 		}
 	}
-	return lost, nil
-}
-
-// unendedOf returns those of the snapshots that are running according to the index, or that it does
-// not know.
-func (r *rebuilding) unendedOf(ctx context.Context, ids []backup.SnapshotID) (map[backup.SnapshotID]bool, error) {
-	list, err := r.Index.Unended(ctx, ids)
-	unended := make(map[backup.SnapshotID]bool, len(list))
-	for _, id := range list {
-		unended[id] = true
-	}
-	return unended, err
+	return lost
 }
 
 // partsTried is how many parts of a segment are tried.

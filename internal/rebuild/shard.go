@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 
@@ -35,11 +34,8 @@ type state struct {
 
 // recoverShards recovers the snapshots of all shards.
 func (r *rebuilding) recoverShards(ctx context.Context) error {
-	var err error
-	if r.unended, err = r.unendedOf(ctx, slices.Collect(maps.Keys(r.records))); err != nil {
-		return err
-	}
-	if err := r.failRunning(ctx); err != nil {
+	err := r.failRunning(ctx)
+	if err != nil {
 		return err
 	}
 	if r.amendments, err = r.Index.Amendments(ctx); err != nil {

@@ -131,18 +131,13 @@ func Newer(ctx context.Context, s store.Store, i History) (map[string]int64, err
 	return newer, nil
 }
 
-// Copies returns the sequences of which the store has a part of a copy of the index.
-func Copies(ctx context.Context, s store.Store) (map[int64]bool, error) {
-	found := map[int64]bool{}
-	for o, err := range s.List(ctx, store.IndexPrefix) {
-		if err != nil {
-			return nil, err
-		}
-		if sequence, _, ok := store.ParseIndexName(o.Name); ok {
-			found[sequence] = true
-		}
-	}
-	return found, nil
+// Copies returns the sequences of the parts of copies of the index that the store has, in ascending
+// order.
+func Copies(ctx context.Context, s store.Store) ([]int64, error) {
+	return sequences(ctx, s, store.IndexPrefix, func(name string) (int64, bool) {
+		sequence, _, ok := store.ParseIndexName(name)
+		return sequence, ok
+	})
 }
 
 // checkCopies is CheckCurrent for the copies of the index.

@@ -132,7 +132,7 @@ func (x *Index) CreateRepository(ctx context.Context, r backup.Repository) error
 			return invalid("repository setting %q", s)
 		}
 	}
-	recipients, err := encodeRecipients(r.Recipients)
+	recipients, err := encodeTexts("recipient", r.Recipients)
 	if err != nil {
 		return err
 	}
@@ -146,18 +146,19 @@ func (x *Index) CreateRepository(ctx context.Context, r backup.Repository) error
 	})
 }
 
-func encodeRecipients(recipients []string) (json.RawMessage, error) {
-	for _, s := range recipients {
+// encodeTexts encodes a list; what names one of it in an error.
+func encodeTexts(what string, list []string) (json.RawMessage, error) {
+	for _, s := range list {
 		if !settings.IsText(s) {
-			return nil, invalid("recipient %q", s)
+			return nil, invalid("%s %q", what, s)
 		}
 	}
-	return json.Marshal(append([]string{}, recipients...))
+	return json.Marshal(append([]string{}, list...))
 }
 
 // SetRecipients implements index.Admin.
 func (x *Index) SetRecipients(ctx context.Context, recipients []string) error {
-	encoded, err := encodeRecipients(recipients)
+	encoded, err := encodeTexts("recipient", recipients)
 	if err != nil {
 		return err
 	}
@@ -177,12 +178,7 @@ func (x *Index) setRepository(ctx context.Context, update string, to json.RawMes
 
 // SetKeyObjects implements index.Admin.
 func (x *Index) SetKeyObjects(ctx context.Context, names []string) error {
-	for _, name := range names {
-		if !settings.IsText(name) {
-			return invalid("object %q", name)
-		}
-	}
-	encoded, err := json.Marshal(append([]string{}, slices.Sorted(slices.Values(names))...))
+	encoded, err := encodeTexts("object", slices.Sorted(slices.Values(names)))
 	if err != nil {
 		return err
 	}

@@ -223,23 +223,18 @@ with the next snapshot.
 				if reflect.DeepEqual(filer, found.Filer) {
 					return a.tellFiler(cmd.Context(), i, filer.Name, false, "filer %s is unchanged\n")
 				}
-				before, err := a.coverage(cmd.Context(), i)
+				noteUncovered, err := a.watchCoverage(cmd.Context(), i)
 				if err != nil {
 					return err
 				}
 				if err := i.SetFiler(cmd.Context(), filer); err != nil {
 					return wrongSetting(err)
 				}
-				now, err := a.coverage(cmd.Context(), i)
-				if err != nil {
-					return err
-				}
 				err = a.tellFiler(cmd.Context(), i, filer.Name, true, "filer %s is changed\n")
 				if filer.Site != found.Site {
 					a.noteSites(cmd.Context(), i, filer.Site)
 				}
-				a.noteUncovered(before, now)
-				return err
+				return errors.Join(err, noteUncovered())
 			})
 		},
 	}

@@ -206,6 +206,9 @@ func (c *indexCommand) rebuildDatabase(ctx context.Context, s *origin) error {
 	return c.fillDatabase(ctx, s, i)
 }
 
+// errNotOlder: there is nothing to catch up with.
+var errNotOlder = fmt.Errorf("the index has all snapshots that the store has, so it was not changed: %w", backup.ErrExists)
+
 // isComplete reports whether an index is not older than its store.
 func (c *indexCommand) isComplete(ctx context.Context, i index.Index, s *origin) (bool, error) {
 	err := checkCurrent(ctx, i, s.store)
@@ -253,7 +256,7 @@ func (c *indexCommand) catchup(ctx context.Context) error {
 		return err
 	}
 	if current {
-		return fmt.Errorf("the index has all snapshots that the store has, so it was not changed: %w", backup.ErrExists)
+		return errNotOlder
 	}
 	return c.fillDatabase(ctx, &s, i)
 }

@@ -39,7 +39,7 @@ func (r *fileRebuild) run(ctx context.Context) error {
 	case err != nil:
 		return err
 	case current && r.catchesUp:
-		return fmt.Errorf("the index has all snapshots that the store has, so it was not changed: %w", backup.ErrExists)
+		return errNotOlder
 	case current:
 		return fmt.Errorf("%s is undamaged and has all snapshots that the store has, so it was not replaced (to replace it, move it away): %w", r.path, backup.ErrExists)
 	case !whole && r.catchesUp:

@@ -135,15 +135,18 @@ func settleCopies(ctx context.Context, s *origin, i *sqliteindex.Index) error {
 		return err
 	}
 	own, err := i.Copies(ctx)
-	if err != nil {
+	if err != nil || len(own) == 0 { // none: of an earlier version, which did not note its copies
 		return err
 	}
-	gone := slices.DeleteFunc(slices.Collect(maps.Keys(own)), func(sequence int64) bool { return stored[sequence] })
-	newer, err := repo.Newer(ctx, s.store, i)
-	if err != nil || len(newer)+len(gone) == 0 {
-		return err
+	gone := slices.DeleteFunc(slices.Collect(maps.Keys(own)), func(sequence int64) bool {
+		_, is := slices.BinarySearch(stored, sequence)
+		return is
+	})
+	newest := slices.Max(append(stored, 0))
+	if len(gone) == 0 && newest <= slices.Max(slices.Collect(maps.Keys(own))) {
+		return nil
 	}
-	if _, err := i.BeginCopy(ctx, slices.Max(append(slices.Collect(maps.Values(newer)), 0))+1); err != nil {
+	if _, err := i.BeginCopy(ctx, newest+1); err != nil {
 		return err
 	}
 	for _, sequence := range gone {

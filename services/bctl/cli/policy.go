@@ -181,7 +181,7 @@ func (a *app) setPolicy(cmd *cobra.Command, i index.Index, f *policyFlags, name 
 	if err := a.checkPolicy(p, was); err != nil {
 		return err
 	}
-	before, err := a.coverage(cmd.Context(), i)
+	noteUncovered, err := a.watchCoverage(cmd.Context(), i)
 	if err != nil {
 		return err
 	}
@@ -203,12 +203,7 @@ func (a *app) setPolicy(cmd *cobra.Command, i index.Index, f *policyFlags, name 
 	err = a.result(object, "policy %s is %s; it applies to %s. bctl policy next lists the shards that are due\n",
 		display(name), done, counted(len(of[p.ID]), "filer"))
 	a.notePolicies(1)
-	if now, wrong := a.coverage(cmd.Context(), i); wrong == nil {
-		a.noteUncovered(before, now)
-	} else {
-		err = errors.Join(err, wrong)
-	}
-	return err
+	return errors.Join(err, noteUncovered())
 }
 
 // notePolicies prints a note that policies have no effect on one machine.
@@ -276,18 +271,16 @@ snapshots remain.`,
 				if _, err := findPolicy(cmd.Context(), i, given[0]); err != nil {
 					return err
 				}
-				before, err := a.coverage(cmd.Context(), i)
+				noteUncovered, err := a.watchCoverage(cmd.Context(), i)
 				if err != nil {
 					return err
 				}
 				if err := i.RemovePolicy(cmd.Context(), given[0], operator()); err != nil {
 					return err
 				}
-				now, err := a.coverage(cmd.Context(), i)
-				if err != nil {
+				if err := noteUncovered(); err != nil {
 					return err
 				}
-				a.noteUncovered(before, now)
 				return a.result(removedPolicyJSON{Policy: given[0]}, "policy %s is removed; its snapshots remain\n", display(given[0]))
 			})
 		},

@@ -37,7 +37,7 @@
 // Register filers, shards and policies
 //
 //	filer.go, filer_ls.go, shard.go, shard_ls.go, policy.go, policy_ls.go, policy_next.go,
-//	policy_simulate.go, policy_cost.go, unscheduled.go
+//	policy_simulate.go, policy_cost.go, coverage.go
 //
 // A fleet in a file
 //

@@ -127,7 +127,7 @@ func (a *app) addShard(ctx context.Context, filer string, shard backup.Shard) er
 			return retiredFiler(filer)
 		}
 		shard.Filer = f.ID
-		before, err := a.coverage(ctx, i)
+		noteUncovered, err := a.watchCoverage(ctx, i)
 		if err != nil {
 			return err
 		}
@@ -141,11 +141,9 @@ func (a *app) addShard(ctx context.Context, filer string, shard backup.Shard) er
 		if err := a.tellShard(ctx, i, filer, shard.Name, true, "shard %s is registered; back it up with bctl backup --filer %s --shard %[1]s\n"); err != nil {
 			return err
 		}
-		now, err := a.coverage(ctx, i)
-		if err != nil {
+		if err := noteUncovered(); err != nil {
 			return err
 		}
-		a.noteUncovered(before, now)
 		return a.noteNested(ctx, i, filer, shard.Name)
 	})
 }

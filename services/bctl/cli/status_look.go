@@ -38,11 +38,12 @@ type looked struct {
 	slots   map[string]int // running snapshots of each site, of all filers
 	shards  []index.ShardStatus
 	due     []nextRun
-	cover   coverage
-	stops   []*stopOf
-	purges  []index.PurgeState
-	waits   prune.Backlog
-	scrub   index.Scrub
+	// policies are those of the fleet, if all of its filers are shown.
+	policies []backup.Policy
+	stops    []*stopOf
+	purges   []index.PurgeState
+	waits    prune.Backlog
+	scrub    index.Scrub
 }
 
 // look queries the index and NATS concurrently. The number of queries does not depend on the number
@@ -113,7 +114,7 @@ func (c *statusCommand) look(ctx context.Context, i index.Index) (*overview, err
 // lookAhead queries what the scheduler will do.
 func (c *statusCommand) lookAhead(ctx context.Context, i index.Index, l *looked, now time.Time) (err error) {
 	if l.due, err = nextRuns(ctx, i, c.filer, now); err == nil && c.filer == "" {
-		l.cover, err = c.app.coverage(ctx, i)
+		l.policies, err = i.ListPolicies(ctx)
 	}
 	return err
 }
@@ -143,7 +144,8 @@ func newOverview(l *looked, now time.Time) *overview {
 			s.spared = append(s.spared, *f)
 		}
 	}
-	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), braked(l.stops, s.filers), purgesPending(l.purges, l.shards), lacksProofs(&l.scrub), l.cover.lacksPolicies())
+	cover := coverageOf(l.shards, l.policies)
+	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), braked(l.stops, s.filers), purgesPending(l.purges, l.shards), lacksProofs(&l.scrub), cover.lacksPolicies())
 	for _, p := range s.running {
 		p.still = s.standsStill(p)
 		p.full = p.BatchesSettled < p.BatchesAnnounced && l.crew.storeFull(backup.SiteName(p.Filer.Site))

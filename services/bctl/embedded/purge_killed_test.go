@@ -14,6 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/check"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -209,4 +210,111 @@ func names(t *testing.T, dir string) (list []string) {
 		list = append(list, e.Name())
 	}
 	return list
+}
+
+// A path is gone from all snapshots, and the purge is forgotten, as after the loss of the index:
+// its content is removed as what no snapshot needs, also if that is killed at any write.
+func TestPurgeOfTheUnneededIsKilledAtEachWrite(t *testing.T) {
+	all := newPurgeWorld(t)
+	all.begin()
+	pending, err := all.index.Purges(t.Context())
+	all.must(err)
+	all.must(all.index.HidePurge(t.Context(), pending[0].ID))
+	all.must(all.index.EndPurge(t.Context(), pending[0].ID, "forgotten"))
+	if found, err := prune.FindUnneeded(t.Context(), all.index); err != nil || found.Packs == 0 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	for at := 1; ; at += 2 {
+		w := all.copied(t)
+		killed := &killedStore{Store: w.Store, at: at, applied: at%4 == 1}
+		what := fmt.Sprint("killed at write ", at)
+		proof, err := w.purgeUnneeded(killed)
+		killedNow := errors.Is(err, errKilled)
+		if killedNow {
+			w.must(w.index.Close())
+			w.open()
+			w.check(what)
+			proof, err = w.purgeUnneeded(w.Store)
+		}
+		if err != nil || !proof.Complete || proof.Chunks == 0 && !killedNow {
+			t.Fatalf("%s: %+v, %v", what, proof, err)
+		}
+		w.check(what)
+		if found, err := prune.FindUnneeded(t.Context(), w.index); err != nil || found.Packs > 0 {
+			t.Fatalf("%s: %+v, %v", what, found, err)
+		}
+		for o, err := range w.Store.List(t.Context(), store.PacksPrefix) { // nothing is left in a pack that no row names
+			w.must(err)
+			if snapshot, id, _ := store.ParsePackName(o.Name); !w.names(snapshot, id) {
+				t.Errorf("%s: %s is left", what, o.Name)
+			}
+		}
+		if !killedNow {
+			if at < 9 {
+				t.Errorf("only %d writes", at)
+			}
+			return
+		}
+		w.must(w.index.Close())
+	}
+}
+
+// An index of before a purge, whose pages are replayed, has only what can be recovered, and names
+// the rest.
+func TestRebuildOfAnOlderIndexNamesWhatItLoses(t *testing.T) {
+	for _, away := range []string{"segment", "record", "record and segment"} {
+		t.Run(away, func(t *testing.T) {
+			w := newPurgeWorld(t)
+			path := filepath.Join(w.memory, "old.db")
+			w.must(w.index.Copy(t.Context(), readInto(path)))
+			w.begin()
+			if proof, err := w.purge(w.Store); err != nil || !proof.Complete {
+				t.Fatalf("%+v, %v", proof, err)
+			}
+			journals, err := w.index.Journals(t.Context(), w.shard.ID)
+			w.must(err)
+			j := journals[len(journals)/2]
+			if away != "record" {
+				w.must(w.Store.Delete(t.Context(), store.SegmentName(j.ID, j.Segment.Attempt, 0)))
+			}
+			if away != "segment" {
+				w.must(w.Store.Delete(t.Context(), store.AmendedName(j.ID, j.Sequence)))
+			}
+			w.must(w.index.Close())
+			w.must(os.Rename(path, filepath.Join(w.memory, "index.db")))
+			w.open()
+			committed := func() (found []backup.Snapshot) {
+				found, err := w.index.Snapshots(t.Context(), index.SnapshotFilter{States: []backup.State{backup.Committed}})
+				w.must(err)
+				return found
+			}
+			before := len(committed())
+			refused := w.rebuildWith(w.index, 0)
+			r := w.rebuildInto(w.index)
+			if !refused.Refused || len(refused.Lost) != len(r.Lost) || len(refused.Removed) > 0 {
+				t.Errorf("refused: %+v", refused)
+			}
+			if len(r.Lost) == 0 || len(committed())+len(r.Lost) != before {
+				t.Fatalf("of %d snapshots, %d are there; lost: %v", before, len(committed()), r.Lost)
+			}
+			for _, s := range committed() {
+				reported, err := w.restore(t.Context(), &s, filepath.Join(w.memory, "restored"))
+				if err != nil || len(reported) > 0 {
+					t.Errorf("number %d: %v, %v", s.Number, err, reported)
+				}
+				w.must(os.RemoveAll(filepath.Join(w.memory, "restored")))
+			}
+		})
+	}
+}
+
+// names reports whether a row of the index names an object.
+func (w *purgeWorld) names(snapshot backup.SnapshotID, object backup.PackID) bool {
+	for p, err := range w.index.Packs(w.Context()) {
+		w.must(err)
+		if p.Snapshot == snapshot && p.Object == object {
+			return true
+		}
+	}
+	return false
 }

@@ -45,13 +45,25 @@ func (a *app) coverage(ctx context.Context, i index.Catalog) (coverage, error) {
 	return coverageOf(shards, policies), err
 }
 
+// watchCoverage returns what prints the note of noteUncovered after a change.
+func (a *app) watchCoverage(ctx context.Context, i index.Catalog) (note func() error, err error) {
+	before, err := a.coverage(ctx, i)
+	return func() error {
+		now, err := a.coverage(ctx, i)
+		if err == nil {
+			a.noteUncovered(before, now)
+		}
+		return err
+	}, err
+}
+
 // noteUncovered prints a note on the filers that a command has taken from the scheduler, or that it
 // has added although no policy applies to them.
 func (a *app) noteUncovered(before, now coverage) {
 	if !a.cfg.Fleet() {
 		return
 	}
-	lost := coverage{policies: now.policies, not: map[string]int{}}
+	lost := coverage{not: map[string]int{}}
 	for filer, shards := range now.not {
 		if before.not[filer] == 0 && (before.covered[filer] || now.policies) {
 			lost.not[filer] = shards
