@@ -100,7 +100,16 @@ func newDatabase(t testing.TB, dsn, template string) string {
 		t.Fatal("TEST_POSTGRES_DSN must be a postgres:// URL")
 	}
 	name := "test_" + randomName()
-	if err := executeOn(dsn, "CREATE DATABASE "+name+" TEMPLATE "+template); err != nil {
+	CopyDatabase(t, dsn, template, name)
+	address.Path = "/" + name
+	return address.String()
+}
+
+// CopyDatabase makes a copy of a database in the server of dsn, and drops it when the test ends. No
+// client may be connected to the original.
+func CopyDatabase(t testing.TB, dsn, original, name string) {
+	t.Helper()
+	if err := executeOn(dsn, "CREATE DATABASE "+name+" TEMPLATE "+original); err != nil {
 		t.Fatalf("make a database in the server of TEST_POSTGRES_DSN, or in the test's own: %v", err)
 	}
 	t.Cleanup(func() {
@@ -109,8 +118,6 @@ func newDatabase(t testing.TB, dsn, template string) string {
 			t.Errorf("drop the test's database: %v", err)
 		}
 	})
-	address.Path = "/" + name
-	return address.String()
 }
 
 // executeOn runs one statement over a connection of its own.
