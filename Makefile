@@ -77,10 +77,11 @@ GOTEST       := e2e/gotest.sh -race -vet=off -p 2 -timeout $(TESTTIMEOUT) $(TEST
 TESTED       := ./internal/... ./migrations/... ./services/... ./e2e ./e2e/commands ./e2e/fleet/...
 S3TESTED     := ./internal/store/s3store ./internal/mirror ./internal/doctor ./internal/installation ./e2e ./e2e/scale ./internal/testenv
 ALLTESTED    := $(TESTED) ./e2e/bench/... ./e2e/scale/... ./e2e/slowfs/...
-# In test-all, these are tested without the race detector, with which they take several times as long and share little memory.
-PLAIN        := ./internal/index/... ./internal/prune ./internal/installation ./e2e/commands
+# In test-all, these are tested without the race detector, with which they take several times as long and share little
+# memory: make test has it everywhere. test-fleet-race has it for the programs of a fleet.
+PLAIN        := ./internal/index/... ./internal/prune ./internal/installation ./services/bctl/embedded ./e2e ./e2e/commands
 
-.PHONY: test test-short test-s3 test-upgrade test-long test-exhaustive test-manifests test-independent test-containers test-debian test-all soak histories fuzz bench bench-scale
+.PHONY: test test-short test-s3 test-upgrade test-long test-exhaustive test-manifests test-independent test-containers test-debian test-all test-fleet-race soak histories fuzz bench bench-scale
 test: ## what every change must pass, within minutes: needs Go, a C compiler and Postgres
 	$(WITHPOSTGRES) $(GOTEST) -- $(if $(filter ./...,$(PACKAGES)),$(TESTED),$(PACKAGES))
 
@@ -107,14 +108,17 @@ test-independent: ## stores, read by a program in Python that is written from do
 	go test -C e2e -tags independent -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./independent
 
 test-debian: ## docs/operations.md, followed on a Debian with systemd; fails without Docker [TESTFLAGS=-v]
-	BCTL_REQUIRE_DOCKER=1 go test -C e2e -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./debian
+	BCTL_REQUIRE_DOCKER=1 e2e/gotest.sh -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) -- ./e2e/debian
 
 test-containers: ## the fleet of deploy/compose.yaml under faults; fails without Docker [TESTFLAGS=-v]
 	@e2e/need-postgres.sh
-	BCTL_REQUIRE_DOCKER=1 go test -C e2e -race -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./containers
+	BCTL_REQUIRE_DOCKER=1 e2e/gotest.sh -race -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) -- ./e2e/containers
 
 test-all: s3-servers ## test, test-s3, test-upgrade and test-long in one run; random tests as often as in test
 	export BCTL_TEST_TARGETS=s3,upgrade,long; $(WITHPOSTGRES) e2e/gotest.sh -race -vet=off -p 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) -- $(ALLTESTED) --plain $(PLAIN)
+
+test-fleet-race: ## fleets, and random lives of them, with the race detector
+	$(WITHPOSTGRES) $(GOTEST) -run '^(TestFleet|TestKillAnyProcess|TestTwoFleets|TestSoak|TestRandomHistories|TestRandomChanges)' -- ./e2e
 
 soak: s3-servers ## random changes and faults of a fleet [MINUTES=10 SEED=n repeats them]
 	export BCTL_TEST_TARGETS=s3,long E2E_SOAK_MINUTES=$(MINUTES) E2E_SEED=$(SEED); $(WITHPOSTGRES) go test -C e2e -race -timeout 0 -count 1 -v -run '^TestSoak$$' $(TESTFLAGS) .
