@@ -127,7 +127,9 @@ func (s *Service) strayLoop(ctx context.Context) {
 }
 
 func (s *Service) giveBackStrays(ctx context.Context, last *strays) error {
+	s.handing.Lock() // what this process has claimed, it has sent
 	work, err := s.Index.InHand(ctx, time.Time{}, maxStrays)
+	s.handing.Unlock()
 	if err != nil || len(work) == 0 {
 		last.seen = nil
 		s.lookForWorkers(ctx, nil)
