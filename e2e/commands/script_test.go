@@ -151,7 +151,7 @@ func makeTree(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 func await(ts *testscript.TestScript, _ bool, args []string) {
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(3 * time.Minute)
 	for time.Now().Before(deadline) {
 		ts.Check(ts.Exec(args[0], args[1:]...))
 		if ts.ReadFile("stdout") != "" {

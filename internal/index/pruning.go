@@ -215,18 +215,22 @@ type PruneWork struct {
 }
 
 // A PruneState changes whenever something may have become free. The order in which transactions
-// end, and their clocks, do not matter. The deletions of a pass itself change only Forgotten.
+// end, and their clocks, do not matter. The deletions of a pass itself change only Forgotten and
+// Interrupted.
 type PruneState struct {
 	Ended     int64 // how many snapshots have ended, ever
 	Forgotten int64 // how many are forgotten and not removed
 	Confirmed int64 // changes when an operator confirms what the brake has stopped
 	Readings  int64 // restores of forgotten snapshots
 	Retired   int64 // changes when filers or shards are retired
+	// Interrupted is how many shards have pages of interrupted snapshots. A pass drops those of a
+	// retired shard after it has marked what they need.
+	Interrupted int64
 }
 
 // String returns all numbers of the state.
 func (s PruneState) String() string {
-	return fmt.Sprintf("%d %d %d %d %d", s.Ended, s.Forgotten, s.Confirmed, s.Readings, s.Retired)
+	return fmt.Sprintf("%d %d %d %d %d %d", s.Ended, s.Forgotten, s.Confirmed, s.Readings, s.Retired, s.Interrupted)
 }
 
 // A PlaceOf is a place of a chunk.

@@ -22,6 +22,14 @@ func Every(ctx context.Context, interval time.Duration, do func()) {
 	}
 }
 
+// Apart calls do until ctx is done, and waits for a full interval before each call. Every instead
+// makes up for a call that took long: the next one follows it at once.
+func Apart(ctx context.Context, interval time.Duration, do func()) {
+	for Pause(ctx, interval); ctx.Err() == nil; Pause(ctx, interval) {
+		do()
+	}
+}
+
 // Pause returns after d, or when ctx is done.
 func Pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)

@@ -24,6 +24,26 @@ func TestEvery(t *testing.T) {
 	})
 }
 
+// Apart waits after each call, however long it took.
+func TestApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 80*time.Second)
+		defer cancel()
+		var ended time.Time
+		calls := 0
+		Apart(ctx, 10*time.Second, func() {
+			if calls++; calls > 1 && time.Since(ended) != 10*time.Second {
+				t.Errorf("call %d comes %v after the last", calls, time.Since(ended))
+			}
+			Pause(ctx, 15*time.Second)
+			ended = time.Now()
+		})
+		if calls != 3 {
+			t.Errorf("%d calls in 80 seconds", calls)
+		}
+	})
+}
+
 func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -132,7 +132,7 @@ func Run(ctx context.Context, o Options) (Summary, error) {
 		started := time.Now()
 		work, err := p.Index.PruneWork(ctx) // before anything else is read
 		if err == nil {
-			err = p.run(ctx)
+			err = p.run(ctx, work.State)
 		}
 		// A lock can end, or require an extension, although nothing else has happened.
 		complete := err == nil && !p.incomplete && !p.result.Again && !p.ObjectLock && p.result.Locked == 0
@@ -235,7 +235,8 @@ func (p *pass) step(name string) {
 	}
 }
 
-func (p *pass) run(ctx context.Context) error {
+// run is a pass over an index that had the state before.
+func (p *pass) run(ctx context.Context, before index.PruneState) error {
 	p.step("finishing the last run")
 	if err := p.load(ctx); err != nil {
 		return err
@@ -264,14 +265,20 @@ func (p *pass) run(ctx context.Context) error {
 	}
 	err = p.carryOut(ctx, fence, candidates)
 	if err == nil {
-		p.result.Again, err = p.lessIsNeeded(ctx)
+		p.result.Again, err = p.lessIsNeeded(ctx, before)
 	}
 	return errors.Join(err, p.Index.Deleted(context.WithoutCancel(ctx), index.Deletion{By: p.By, Bytes: p.result.Bytes + p.result.Freed}, err == nil))
 }
 
-// lessIsNeeded reports whether snapshots that this pass has marked are not needed any more. The
-// pass itself causes that when it closes a retired shard.
-func (p *pass) lessIsNeeded(ctx context.Context) (bool, error) {
+// lessIsNeeded reports whether snapshots, or pages of interrupted ones, that this pass has marked
+// are not needed any more. The pass itself causes that when it closes a retired shard.
+func (p *pass) lessIsNeeded(ctx context.Context, before index.PruneState) (bool, error) {
+	if before.Interrupted > 0 {
+		work, err := p.Index.PruneWork(ctx)
+		if err != nil || work.State.Interrupted < before.Interrupted {
+			return err == nil, err
+		}
+	}
 	now, err := p.Index.Needed(ctx, nil)
 	if err != nil {
 		return false, err

@@ -264,30 +264,42 @@ func TestGonePacksAreNotDeletedAgain(t *testing.T) {
 	}
 }
 
-// A pass that closes a retired shard frees what only its newest snapshot needed. It says so, and
-// the next pass deletes that.
+// A pass that closes a retired shard frees what only its newest snapshot needed, or what an
+// interrupted one has left. It says so, and the next pass deletes it.
 func TestClosingAShardFreesMore(t *testing.T) {
-	for _, backend := range backends {
-		t.Run(backend.name, func(t *testing.T) {
-			m := newWorld(t, backend.open(t), 1)
-			m.exact = true
-			s := m.shards[0]
+	for left, leave := range map[string]func(m *world, s *shard){
+		"a forgotten snapshot": func(m *world, s *shard) {
 			snap := m.backup(s, wants{"a": {1, 2}})
 			m.retire(s)
 			m.forget(s, snap)
-			o := prune.Options{Index: m.x, Store: m.s, Holder: "pass", Log: slog.New(slog.DiscardHandler)}
-			for n, want := range []struct {
-				packs int
-				again bool
-			}{{0, true}, {1, false}} {
-				result, err := prune.Run(m.ctx, o)
-				m.must(err)
-				work, err := m.x.PruneWork(m.ctx)
-				m.must(err)
-				if result.Packs != want.packs || result.Again != want.again || prune.Idle(work, o) == want.again {
-					t.Errorf("pass %d: %+v, then %+v; want %+v", n, result, work, want)
+		},
+		"pages of an interrupted snapshot": func(m *world, s *shard) {
+			m.begin(s)
+			m.walkWants(s, wants{"a": {1, 2}})
+			m.deliverAll(s, wants{"a": {1, 2}})
+			m.fail(s)
+			m.retire(s)
+		},
+	} {
+		for _, backend := range backends {
+			t.Run(left+"/"+backend.name, func(t *testing.T) {
+				m := newWorld(t, backend.open(t), 1)
+				m.exact = true
+				leave(m, m.shards[0])
+				o := prune.Options{Index: m.x, Store: m.s, Holder: "pass", Log: slog.New(slog.DiscardHandler)}
+				for n, want := range []struct {
+					packs int
+					again bool
+				}{{0, true}, {1, false}} {
+					result, err := prune.Run(m.ctx, o)
+					m.must(err)
+					work, err := m.x.PruneWork(m.ctx)
+					m.must(err)
+					if result.Packs != want.packs || result.Again != want.again || prune.Idle(work, o) == want.again {
+						t.Errorf("pass %d: %+v, then %+v; want %+v", n, result, work, want)
+					}
 				}
-			}
-		})
+			})
+		}
 	}
 }

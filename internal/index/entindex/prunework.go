@@ -19,6 +19,7 @@ SELECT
     (SELECT coalesce(max(time), 0) FROM confirmations),
     (SELECT count(*) FROM readings r JOIN snapshots s ON s.id = r.snapshot WHERE r.until > $1 AND s.forgotten IS NOT NULL),
     CAST((SELECT coalesce(sum(id), 0) FROM shards WHERE retired) AS bigint) + CAST((SELECT coalesce(sum(id), 0) FROM filers WHERE retired) AS bigint),
+    (SELECT count(*) FROM shards WHERE interrupted),
     coalesce((SELECT state FROM prunes ORDER BY id DESC LIMIT 1), ''),
     coalesce((SELECT kept_bytes FROM prunes ORDER BY id DESC LIMIT 1), 0),
     coalesce((SELECT unused_bytes FROM prunes ORDER BY id DESC LIMIT 1), 0),
@@ -35,7 +36,7 @@ func (x *Index) PruneWork(ctx context.Context) (w index.PruneWork, err error) {
 	}
 	err = x.query(ctx, selectPruneWork, []any{w.Now.UnixMicro()}, func(scan func(...any) error) error {
 		var condemned, rows int64
-		err := scan(&w.State.Ended, &w.State.Forgotten, &w.State.Confirmed, &w.State.Readings, &w.State.Retired,
+		err := scan(&w.State.Ended, &w.State.Forgotten, &w.State.Confirmed, &w.State.Readings, &w.State.Retired, &w.State.Interrupted,
 			&w.Done, &w.Kept, &w.Unused, &w.Condemned, &condemned, &w.Rows, &rows)
 		if condemned != 0 {
 			w.CondemnedSince = fromMicros(condemned)

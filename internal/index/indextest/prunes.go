@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 )
 
@@ -123,6 +124,34 @@ func testPruneWork(t *testing.T, fresh func(testing.TB) Database) {
 	look("a snapshot was removed", true)
 	if last.Forgotten != 0 {
 		t.Fatalf("%+v", last)
+	}
+}
+
+// A pass closes a retired shard, and drops what interrupted snapshots have left of its pages. They
+// were marked before, so the state says that more has become free.
+func testPruneWorkOfRetiredShards(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	interrupted := func(want int64) index.PruneState {
+		t.Helper()
+		w, err := f.x.PruneWork(f.ctx)
+		f.must(err)
+		if w.State.Interrupted != want {
+			t.Fatalf("%+v, want %d shards with pages of interrupted snapshots", w.State, want)
+		}
+		return w.State
+	}
+	interrupted(0)
+	for range 2 { // the second one begins with the pages of the first
+		s := f.walk(func(r *backup.SliceWalked) { r.Pages = []backup.PageVersion{pageOf("a", "a")} })
+		f.fail(s.ID, "")
+		interrupted(1)
+	}
+	f.must(f.x.RetireShard(f.ctx, f.shard.ID, "me"))
+	before := interrupted(1)
+	_, err := f.x.DropVersions(f.ctx, f.shard.ID)
+	f.must(err)
+	if after := interrupted(0); after.String() == before.String() {
+		t.Fatalf("the state is the same: %s", after)
 	}
 }
 

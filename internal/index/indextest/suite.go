@@ -131,6 +131,7 @@ func RunCalls(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"Needed", testNeeded},
 		{"Prunes", testPrunes},
 		{"PruneWork", testPruneWork},
+		{"PruneWorkOfRetiredShards", testPruneWorkOfRetiredShards},
 		{"CatalogNumbers", testCatalogNumbers},
 		{"Locks", testLocks},
 		{"Scrub", testScrub},

@@ -28,12 +28,13 @@ func forEachServer(t *testing.T, test func(t *testing.T, server *testenv.S3Serve
 	}
 }
 
-// optionsFor returns options for the server with short timeouts.
+// optionsFor returns options for the server. A busy machine may take long for a request, so they
+// retry for a minute; a test of giving up sets less.
 func optionsFor(server *testenv.S3Server) Options {
 	return Options{
 		Endpoint: "http://" + server.Endpoint, Bucket: server.Bucket, Region: server.Region,
 		AccessKey: server.AccessKey, SecretKey: server.SecretKey,
-		RetryFor: 5 * time.Second,
+		RetryFor: time.Minute,
 	}
 }
 

@@ -107,6 +107,8 @@ func (s *Service) dispatch(ctx context.Context) error {
 // handOutTasks claims open walk tasks, and sends them to walkers. more reports whether there may be
 // more open tasks.
 func (s *Service) handOutTasks(ctx context.Context, claim index.Claim) (more bool, err error) {
+	s.handing.Lock()
+	defer s.handing.Unlock()
 	tasks, err := s.Index.ClaimTasks(ctx, claim)
 	if err != nil {
 		return false, err
@@ -121,6 +123,8 @@ func (s *Service) handOutTasks(ctx context.Context, claim index.Claim) (more boo
 
 // handOutBatches is handOutTasks for read batches and readers.
 func (s *Service) handOutBatches(ctx context.Context, claim index.Claim) (more bool, err error) {
+	s.handing.Lock()
+	defer s.handing.Unlock()
 	batches, err := s.Index.ClaimBatches(ctx, claim)
 	if err != nil {
 		return false, err

@@ -120,6 +120,10 @@ type Service struct {
 	vacant      chan struct{} // there may be no keeper
 	unpublished chan struct{} // a message could not be published: the streams may be gone
 
+	// handing is held from a claim of work until its messages are sent: a look for strays does not
+	// list work that this process is sending.
+	handing sync.Mutex
+
 	mu       sync.Mutex
 	leads    bool // it is the keeper
 	governor *governor

@@ -115,7 +115,8 @@ func (s *Service) strayLoop(ctx context.Context) {
 	var last strays
 	stop := s.Conn.FollowWorkers(s.workers.hear)
 	defer stop()
-	loop.Every(ctx, s.times.strays, func() {
+	// A message that is under way at one look has an interval to arrive before the next.
+	loop.Apart(ctx, s.times.strays, func() {
 		if err := s.giveBackStrays(ctx, &last); err != nil {
 			last = strays{}
 			if ctx.Err() == nil && !s.retry(err) {
@@ -126,7 +127,9 @@ func (s *Service) strayLoop(ctx context.Context) {
 }
 
 func (s *Service) giveBackStrays(ctx context.Context, last *strays) error {
+	s.handing.Lock() // what this process has claimed, it has sent
 	work, err := s.Index.InHand(ctx, time.Time{}, maxStrays)
+	s.handing.Unlock()
 	if err != nil || len(work) == 0 {
 		last.seen = nil
 		s.lookForWorkers(ctx, nil)

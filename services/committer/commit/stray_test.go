@@ -2,6 +2,7 @@ package commit
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -127,6 +128,57 @@ func TestPausedCommitterSendsAfterAll(t *testing.T) {
 	stop()
 	wait()
 	f.wantDone(snap.ID, []string{"a", "b"})
+}
+
+// A watched index reports claims and lists of assigned work that the other may see half done.
+type watched struct {
+	index.Index
+	f              *fixture
+	service        atomic.Pointer[Service]
+	claims, listed atomic.Int64
+}
+
+func (x *watched) wantExcluded(n *atomic.Int64) {
+	if s := x.service.Load(); s != nil {
+		if s.handing.TryLock() {
+			s.handing.Unlock()
+			x.f.Error("work may be listed between its claim and its message")
+		}
+		n.Add(1)
+	}
+}
+
+func (x *watched) ClaimTasks(ctx context.Context, c index.Claim) ([]backup.WalkTask, error) {
+	x.wantExcluded(&x.claims)
+	return x.Index.ClaimTasks(ctx, c)
+}
+
+func (x *watched) ClaimBatches(ctx context.Context, c index.Claim) ([]backup.ReadBatch, error) {
+	x.wantExcluded(&x.claims)
+	return x.Index.ClaimBatches(ctx, c)
+}
+
+func (x *watched) InHand(ctx context.Context, after time.Time, limit int) ([]index.Work, error) {
+	x.wantExcluded(&x.listed)
+	return x.Index.InHand(ctx, after, limit)
+}
+
+// A look for strays lists no work that this committer has claimed and not sent yet, however long
+// that takes.
+func TestWorkOnItsWayToItsQueueIsNotListed(t *testing.T) {
+	f := newFixture(t)
+	conn, _ := f.queue()
+	value(conn.EnsureStreams(f.ctx, []string{backup.DefaultSite}))(f)
+	f.begin()
+	x := &watched{Index: f.idx, f: f}
+	s := f.service(x, Options{})
+	x.service.Store(s)
+	var last strays
+	f.must(s.dispatch(f.ctx))
+	f.must(s.giveBackStrays(f.ctx, &last))
+	if x.claims.Load() < 2 || x.listed.Load() != 1 || len(last.seen) != 1 {
+		t.Errorf("%d claims, %d lists, %d attempts seen", x.claims.Load(), x.listed.Load(), len(last.seen))
+	}
 }
 
 // Work that waits for a worker is in its queue, and remains assigned.
