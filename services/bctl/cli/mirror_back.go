@@ -10,8 +10,8 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/mirror"
-	"github.com/bctl/bctl/internal/repair"
 	"github.com/bctl/bctl/internal/process"
+	"github.com/bctl/bctl/internal/repair"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/bctl/open"
 )
