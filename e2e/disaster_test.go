@@ -168,10 +168,19 @@ func deletedBucket(t *testing.T) {
 	newTypist(t, fleet.Binary(t), scripts, bucket, address).run(`mc version enable "$BUCKET"`)
 	m := newOneMachine(t, scripts, bucket, address, "BCTL_STORE=s3://"+s.Bucket+"/repo", "BCTL_STORE_ENDPOINT=http://"+s.Endpoint,
 		"BCTL_STORE_REGION="+s.Region, "BCTL_STORE_ACCESS_KEY="+s.AccessKey, "BCTL_STORE_SECRET_KEY="+s.SecretKey)
+	// A prune has deleted packs, and whole journals.
+	m.run(`for n in 1 2 3 4 5 6 7 8 9 10; do head --bytes 9999 /dev/urandom >"$TREE/extra"; bctl backup "$TREE"; done
+		rm "$TREE/extra"; bctl backup "$TREE"
+		bctl brake set --snapshots 100% --bytes 100%
+		bctl forget --keep-last 1; bctl prune`)
+	objects := m.run(`mc ls --recursive "$BUCKET/repo" | grep -Ec "packs/|commits/|segments/"`)
 	m.run(`mc rm --recursive --force "$BUCKET/repo"`)
 	if out, err := m.try("bctl check"); err == nil || !strings.Contains(out, "no repository") {
 		t.Errorf("a check of an empty bucket: %v, %s", err, out)
 	}
 	m.follow("Deleted bucket", "versions")
+	if now := m.run(`mc ls --recursive "$BUCKET/repo" | grep -Ec "packs/|commits/|segments/"`); now != objects {
+		t.Errorf("the store has %s objects, and had %s: what was pruned is back", now, objects)
+	}
 	treetest.Equal(t, m.tree, m.restored("latest"))
 }
