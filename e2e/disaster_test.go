@@ -80,6 +80,11 @@ func lostIndexOfAFleet(t *testing.T) {
 	f := newFleet(t)
 	before := f.run("bctl snapshot ls --json")
 	f.run(`psql --no-psqlrc --quiet --dbname postgres --command 'DROP DATABASE bctl WITH (FORCE)'`)
+	for _, command := range []string{"bctl snapshot ls", "bctl check", "bctl status", "bctl restore latest --target none --identity identity.txt"} {
+		if out, err := f.try(command); err == nil || err.Error() != "exit status 10" || !strings.Contains(out, "bctl index rebuild") {
+			t.Errorf("%s without the database: %v, %s", command, err, out)
+		}
+	}
 	f.follow("Lost index", "fleet")
 	treetest.Equal(t, f.tree, f.path("restored"))
 	if after := f.run("bctl snapshot ls --json"); !strings.HasPrefix(after, before) {
@@ -180,7 +185,7 @@ func deletedBucket(t *testing.T) {
 	}
 	m.follow("Deleted bucket", "versions")
 	if now := m.run(`mc ls --recursive "$BUCKET/repo" | grep -Ec "packs/|commits/|segments/"`); now != objects {
-		t.Errorf("the store has %s objects, and had %s: what was pruned is back", now, objects)
+		t.Errorf("the store has %q objects, and had %q: what was pruned is back", now, objects)
 	}
 	treetest.Equal(t, m.tree, m.restored("latest"))
 }
