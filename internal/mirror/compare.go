@@ -80,8 +80,8 @@ func Compare(ctx context.Context, o Options) (Comparison, error) {
 	return c, nil
 }
 
-// isNeeded reports whether the mirror must have an object of the store: not a damaged catalog that a
-// newer one has replaced, which is never copied.
+// isNeeded reports whether the mirror must have an object of the store: not a damaged catalog that
+// a newer one has replaced, which is never copied.
 func (p *pass) isNeeded(ctx context.Context, name string) (bool, error) {
 	if !p.isReplaced(name) {
 		return true, nil

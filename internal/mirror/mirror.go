@@ -441,9 +441,9 @@ func (p *pass) damagedIn(side Side, name string, s *seen, after string) {
 	p.report(Problem{Side: side, Name: name, Text: strings.TrimPrefix(s.err.Error(), name+": ") + after, Changed: s.changed})
 }
 
-// isReplaced reports whether the store has a newer catalog than this one. Damage to the older one is
-// none: a repair writes a newer one, and leaves what it may not delete. If the newer one is damaged,
-// that is reported.
+// isReplaced reports whether the store has a newer catalog than this one. Damage to the older one
+// is none: a repair writes a newer one, and leaves what it may not delete. If the newer one is
+// damaged, that is reported.
 func (p *pass) isReplaced(name string) bool {
 	sequence, is := store.ParseCatalogName(name)
 	if !is {

@@ -201,7 +201,8 @@ var errDamagedBefore = fmt.Errorf("it was damaged before its parity was made: %w
 
 var errLocked = errors.New("parity has it, and the store has locked the damaged one")
 
-// put replaces an object, unless it is locked. Members that are about to be deleted stay as they are.
+// put replaces an object, unless it is locked. Members that are about to be deleted stay as they
+// are.
 func (p *puttingBack) put(ctx context.Context, g *parity.Group, going map[string]bool, name string, data []byte) error {
 	if going[name] {
 		p.Left[name] = fmt.Errorf("nothing needs it: %w", backup.ErrNotFound)

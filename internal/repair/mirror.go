@@ -91,8 +91,8 @@ func (o *Options) keep(s *Summary, f *check.Finding) {
 	}
 }
 
-// MayPutBack returns an error of putting an object back, with what to do if the store does not allow
-// it.
+// MayPutBack returns an error of putting an object back, with what to do if the store does not
+// allow it.
 func MayPutBack(err error) error {
 	if of, ok := errors.AsType[*store.Error](err); ok && errors.Is(err, fs.ErrPermission) && (of.Op == "put" || of.Op == "delete") {
 		return fmt.Errorf("%w: to put objects back, use a key of the store that may put all objects, and delete damaged ones. In a fleet, no role has such a key: use that of the store's administrator (store.credentials_file)", err)

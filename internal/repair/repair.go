@@ -18,9 +18,10 @@
 //	page, snapshot    Nothing: the index itself has lost them. On one machine, bctl index rebuild
 //	lists             restores a copy of it
 //
-// An object that the store has locked cannot be replaced. What the mirror or parity has of it is not
-// dropped: the index keeps it as it is, and the Summary names it (Kept). Objects of the journal are
-// written again under other names. Nothing else waits for a lock, nor for a mirror that is away.
+// An object that the store has locked cannot be replaced. What the mirror or parity has of it is
+// not dropped: the index keeps it as it is, and the Summary names it (Kept). Objects of the
+// journal are written again under other names. Nothing else waits for a lock, nor for a mirror
+// that is away.
 //
 // Versions of pages do not change: a file that is lost in old snapshots stays in them, and a
 // restore reports it. The pages of the newest snapshots whose files are affected are noted, and the
@@ -29,10 +30,10 @@
 //
 // # Order, and what a crash leaves
 //
-// Run first puts back what a mirror has, and then what parity has (prune.PutBack), because
-// parity needs the other objects of a group. It then notes what to read again, then condemns and
-// drops packs (prune.Lose), and in the end writes to the log. Each step can be repeated. Pages that
-// are noted without need are only read again.
+// Run first puts back what a mirror has, and then what parity has (prune.PutBack), because parity
+// needs the other objects of a group. It then notes what to read again, then condemns and drops
+// packs (prune.Lose), and in the end writes to the log. Each step can be repeated. Pages that are
+// noted without need are only read again.
 package repair
 
 import (

@@ -26,8 +26,8 @@ const (
 // lastID is the greatest key id. The part with it is the last one of its rotation.
 var lastID = seal.KeyID(bytes.Repeat([]byte{0xff}, len(seal.KeyID{})))
 
-// lastOfIncomplete ends a rotation that lacks keys, or that was continued by a run that does not know
-// what the one before it lacked. No pack has this id or the greatest one: ids are random.
+// lastOfIncomplete ends a rotation that lacks keys, or that was continued by a run that does not
+// know what the one before it lacked. No pack has this id or the greatest one: ids are random.
 var lastOfIncomplete = func() seal.KeyID {
 	id := lastID
 	id[len(id)-1]--
