@@ -141,7 +141,7 @@ func (p *puttingBack) isLockedParity(restored map[string][]byte) bool {
 	locked := false
 	for name := range restored {
 		_, _, isParity := store.ParseParityName(name)
-		if p.Left[name] != nil && !(p.Locked[name] && isParity) {
+		if p.Left[name] != nil && (!p.Locked[name] || !isParity) {
 			return false
 		}
 		locked = locked || p.Locked[name]

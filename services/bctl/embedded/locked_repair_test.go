@@ -122,16 +122,16 @@ func TestRepairOfLocked(t *testing.T) {
 	}
 }
 
-// repairLocked damages all targets, of which one is locked, and repairs.
+// repairLocked damages the target that is locked, a record, and all other targets unless it is in a
+// parity group, and repairs.
 func (w *lockWorld) repairLocked(name string, from repair.Mirror) {
 	w.Helper()
 	inner := w.Store
 	w.Store = &oneLocked{inner, name}
-	group, _, isParity := store.ParseParityName(name)
+	// The rest of a parity group stays whole, so that parity has what is locked.
+	inGroup := strings.HasPrefix(name, store.PacksPrefix) || strings.HasPrefix(name, store.ParityPrefix)
 	for _, target := range w.targets() {
-		of, _, is := store.ParseParityName(target)
-		// The rest of the group stays whole, so that parity has what is locked.
-		if target == name || !(is && of == group) && !(isParity || strings.HasPrefix(name, store.PacksPrefix)) {
+		if target == name || !inGroup {
 			w.flip(target, func(n int) int { return n / 2 })
 		}
 	}
