@@ -83,6 +83,10 @@ func (c *checkCommand) noteMirror(ctx context.Context, r *repository, found *che
 		return nil
 	}
 	m, err := c.app.mirrorSource(ctx, r)
+	if mirror.IsAway(err) {
+		c.app.note("the mirror cannot be read: %v", err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
