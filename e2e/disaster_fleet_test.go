@@ -178,6 +178,14 @@ func stolenCredential(t *testing.T) {
 	treetest.Equal(t, f.tree, f.restored("latest --filer files --shard trusted --identity identity.txt"))
 }
 
+// encrypt replaces the content of all files. They keep their sizes and times.
+const encrypt = `find "$TREE" -type f -exec sh -c '
+	touch --reference "$1" time
+	head --bytes "$(stat --format %s "$1")" /dev/urandom >content
+	cat content >"$1"
+	touch --reference time "$1"' sh {} \;
+	echo 'pay us' >"$TREE/README"; chmod 0777 "$TREE"`
+
 // ransomware encrypts the files of a filer, and makes a policy forget nearly all snapshots.
 func ransomware(t *testing.T) {
 	f := newFleet(t)
@@ -186,8 +194,7 @@ func ransomware(t *testing.T) {
 		bctl backup --all; bctl backup --all`)
 	before := filepath.Join(t.TempDir(), "before")
 	f.run(`cp --archive "$TREE" ` + before)
-	f.run(`bctl policy set nightly --keep-last 1
-		find "$TREE" -type f -exec sh -c 'head --bytes 2000 /dev/urandom >"$1"' sh {} \;`)
+	f.run("bctl policy set nightly --keep-last 1\n" + encrypt)
 	settle(t)
 	f.run(`bctl backup --all`)
 	fleet.Await(t, "the brake to stop the policy", func() bool { return f.run("bctl confirm ls --json") != "" })

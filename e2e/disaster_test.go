@@ -80,6 +80,11 @@ func lostIndexOfAFleet(t *testing.T) {
 	f := newFleet(t)
 	before := f.run("bctl snapshot ls --json")
 	f.run(`psql --no-psqlrc --quiet --dbname postgres --command 'DROP DATABASE bctl WITH (FORCE)'`)
+	for _, command := range []string{"bctl snapshot ls", "bctl check", "bctl status", "bctl restore latest --target none --identity identity.txt"} {
+		if out, err := f.try(command); err == nil || err.Error() != "exit status 10" || !strings.Contains(out, "bctl index rebuild") {
+			t.Errorf("%s without the database: %v, %s", command, err, out)
+		}
+	}
 	f.follow("Lost index", "fleet")
 	treetest.Equal(t, f.tree, f.path("restored"))
 	if after := f.run("bctl snapshot ls --json"); !strings.HasPrefix(after, before) {
@@ -168,10 +173,19 @@ func deletedBucket(t *testing.T) {
 	newTypist(t, fleet.Binary(t), scripts, bucket, address).run(`mc version enable "$BUCKET"`)
 	m := newOneMachine(t, scripts, bucket, address, "BCTL_STORE=s3://"+s.Bucket+"/repo", "BCTL_STORE_ENDPOINT=http://"+s.Endpoint,
 		"BCTL_STORE_REGION="+s.Region, "BCTL_STORE_ACCESS_KEY="+s.AccessKey, "BCTL_STORE_SECRET_KEY="+s.SecretKey)
+	// A prune has deleted packs, and whole journals.
+	m.run(`for n in 1 2 3 4 5 6 7 8 9 10; do head --bytes 9999 /dev/urandom >"$TREE/extra"; bctl backup "$TREE"; done
+		rm "$TREE/extra"; bctl backup "$TREE"
+		bctl brake set --snapshots 100% --bytes 100%
+		bctl forget --keep-last 1; bctl prune`)
+	objects := m.run(`mc ls --recursive "$BUCKET/repo" | grep -Ec "packs/|commits/|segments/"`)
 	m.run(`mc rm --recursive --force "$BUCKET/repo"`)
 	if out, err := m.try("bctl check"); err == nil || !strings.Contains(out, "no repository") {
 		t.Errorf("a check of an empty bucket: %v, %s", err, out)
 	}
 	m.follow("Deleted bucket", "versions")
+	if now := m.run(`mc ls --recursive "$BUCKET/repo" | grep -Ec "packs/|commits/|segments/"`); now != objects {
+		t.Errorf("the store has %q objects, and had %q: what was pruned is back", now, objects)
+	}
 	treetest.Equal(t, m.tree, m.restored("latest"))
 }

@@ -19,6 +19,7 @@
 //	upgrade_test.go    services of the release before this one beside new ones
 //	disaster_test.go, disaster_fleet_test.go, disaster_upgrade_test.go, disaster_page_test.go
 //	                   disasters, with the commands of docs/disaster-recovery.md
+//	journal_damage_test.go   bits of the journal flipped on the disk of an S3 server
 //	cost_test.go       what a snapshot costs NATS and Postgres
 //	missing_test.go    commands that wait report the reason
 //	errors_test.go     messages and exit status

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"time"
 
@@ -228,8 +229,21 @@ func (s *Source) Bytes(name string) int64 {
 	return h.listed
 }
 
+// IsAway reports whether an error is one of the mirror: it cannot be reached, or refuses. The store
+// may be all right.
+func (s *Source) IsAway(err error) bool {
+	of, is := errors.AsType[*store.Error](err)
+	return is && of.Store == fmt.Sprint(s.mirror) && IsAway(err)
+}
+
+// IsAway reports whether an error of a mirror means that it cannot be read now.
+func IsAway(err error) bool {
+	return errors.Is(err, backup.ErrUnavailable) || errors.Is(err, fs.ErrPermission) || errors.Is(err, backup.ErrNoRepository)
+}
+
 // PutBack puts an object of the mirror into the store, in place of what is there, if the mirror's
-// is whole and differs. It reports whether it did. Other errors than false concern the stores.
+// is whole and differs. It reports whether it did. Errors concern the stores, and are those of a
+// Store; if the store has locked what is there, it is a *store.LockedError.
 func (s *Source) PutBack(ctx context.Context, to store.Store, name string) (bool, error) {
 	h := s.state.get(name)
 	if !isOurs(name) || !h.isHere() {

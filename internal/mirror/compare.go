@@ -48,11 +48,18 @@ func Compare(ctx context.Context, o Options) (Comparison, error) {
 		h := p.state.get(name)
 		switch {
 		case !h.isHere():
+			if needed, err := p.isNeeded(ctx, name); err != nil {
+				return c, err
+			} else if !needed {
+				continue
+			}
 			c.Missing++
 			c.MissingBytes += size
 			p.report(Problem{Side: InMirror, Name: name, Text: "it is missing", Missing: true})
 		case h.listed != size || h.isNoted() && h.sizeBytes != size:
-			p.sizes(name, &h, size)
+			if !p.isReplaced(name) {
+				p.sizes(name, &h, size)
+			}
 		case p.rereads(&h) || !h.isNoted() && o.Reread > 0:
 			both = append(both, name)
 		}
@@ -71,6 +78,16 @@ func Compare(ctx context.Context, o Options) (Comparison, error) {
 	slices.SortFunc(p.summary.Problems, func(a, b Problem) int { return cmp.Compare(a.Name, b.Name) })
 	c.Summary, c.Read = p.summary, int64(len(both))
 	return c, nil
+}
+
+// isNeeded reports whether the mirror must have an object of the store: not a damaged catalog that
+// a newer one has replaced, which is never copied.
+func (p *pass) isNeeded(ctx context.Context, name string) (bool, error) {
+	if !p.isReplaced(name) {
+		return true, nil
+	}
+	s, err := p.prover.read(ctx, p.From, name)
+	return s.whole(), err
 }
 
 // sizes reports an object of different sizes.

@@ -432,9 +432,29 @@ func (p *pass) problem(side Side, name, text string) {
 	p.report(Problem{Side: side, Name: name, Text: strings.TrimPrefix(text, name+": ")})
 }
 
-// damagedIn reports an object that is damaged on one side. after is added to the reason.
+// damagedIn reports an object that is damaged on one side, unless nothing needs it any more. after
+// is added to the reason.
 func (p *pass) damagedIn(side Side, name string, s *seen, after string) {
+	if p.isReplaced(name) {
+		return
+	}
 	p.report(Problem{Side: side, Name: name, Text: strings.TrimPrefix(s.err.Error(), name+": ") + after, Changed: s.changed})
+}
+
+// isReplaced reports whether the store has a newer catalog than this one. Damage to the older one
+// is none: a repair writes a newer one, and leaves what it may not delete. If the newer one is
+// damaged, that is reported.
+func (p *pass) isReplaced(name string) bool {
+	sequence, is := store.ParseCatalogName(name)
+	if !is {
+		return false
+	}
+	for other := range p.listed[store.CatalogPrefix] {
+		if n, ok := store.ParseCatalogName(other); ok && n > sequence {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *pass) report(problem Problem) {

@@ -140,7 +140,7 @@ func (p *pass) put(ctx context.Context, name string, h *held, original, copied *
 	if !copied.gone {
 		// A store refuses to replace an object.
 		if err := p.To.Delete(ctx, name); store.IsLocked(err) {
-			p.problem(InMirror, name, fmt.Sprintf("%v; it is locked, so it cannot be replaced", copied.err))
+			p.damagedIn(InMirror, name, copied, "; it is locked, so it cannot be replaced")
 			return nil
 		} else if err != nil {
 			return err

@@ -21,9 +21,12 @@ type PutBackObjects struct {
 	// Left are those of the damaged objects that parity does not bring back, with the reasons.
 	// Those that are in no group are not among them.
 	Left map[string]error
+	// Locked are those of Left that parity has, and that the store does not let be replaced.
+	Locked map[string]bool
 	// Sound are those that are not damaged: their parity is.
 	Sound map[string]bool
-	// Useless are groups of which more is lost than they can restore.
+	// Useless are groups of which more is lost than they can restore, and those of which only
+	// parity objects are damaged, and locked: a new group has other names.
 	Useless []backup.PackID
 	// Misled are groups that were made of damaged bytes, as checksums in the index show. PutBack
 	// has ended them: they would bring these bytes back.
@@ -36,7 +39,7 @@ type PutBackObjects struct {
 // touched. Neither is one that parity would bring back with no less damage, as its checksums in the
 // index show. It needs no key. It fails with ErrBusy while another process prunes.
 func PutBack(ctx context.Context, o Options, damaged []string) (PutBackObjects, error) {
-	p := &puttingBack{pass: &pass{Options: o}, PutBackObjects: PutBackObjects{Names: map[string]bool{}, Left: map[string]error{}, Sound: map[string]bool{}}}
+	p := &puttingBack{pass: &pass{Options: o}, PutBackObjects: PutBackObjects{Names: map[string]bool{}, Left: map[string]error{}, Locked: map[string]bool{}, Sound: map[string]bool{}}}
 	if len(damaged) == 0 {
 		return p.PutBackObjects, nil
 	}
@@ -126,8 +129,24 @@ func (p *puttingBack) run(ctx context.Context, damaged []string) error {
 				return err
 			}
 		}
+		if p.isLockedParity(restored) {
+			p.Useless = append(p.Useless, g.ID)
+		}
 	}
 	return nil
+}
+
+// isLockedParity reports whether only locked parity objects are left of what a group had lost.
+func (p *puttingBack) isLockedParity(restored map[string][]byte) bool {
+	locked := false
+	for name := range restored {
+		_, _, isParity := store.ParseParityName(name)
+		if p.Left[name] != nil && (!p.Locked[name] || !isParity) {
+			return false
+		}
+		locked = locked || p.Locked[name]
+	}
+	return locked
 }
 
 // load reads what is needed to prove the members of groups.
@@ -180,7 +199,10 @@ func (p *puttingBack) improves(ctx context.Context, name string, data []byte) (b
 
 var errDamagedBefore = fmt.Errorf("it was damaged before its parity was made: %w", backup.ErrCorrupt)
 
-// put replaces an object. Members that are about to be deleted stay as they are.
+var errLocked = errors.New("parity has it, and the store has locked the damaged one")
+
+// put replaces an object, unless it is locked. Members that are about to be deleted stay as they
+// are.
 func (p *puttingBack) put(ctx context.Context, g *parity.Group, going map[string]bool, name string, data []byte) error {
 	if going[name] {
 		p.Left[name] = fmt.Errorf("nothing needs it: %w", backup.ErrNotFound)
@@ -201,7 +223,12 @@ func (p *puttingBack) put(ctx context.Context, g *parity.Group, going map[string
 	case !errors.Is(err, backup.ErrCorrupt) && !errors.Is(err, backup.ErrNotFound):
 		return err
 	case errors.Is(err, backup.ErrCorrupt):
-		if err := p.Store.Delete(ctx, name); err != nil {
+		err := p.Store.Delete(ctx, name)
+		if store.IsLocked(err) {
+			p.Left[name], p.Locked[name] = errLocked, true
+			return nil
+		}
+		if err != nil {
 			return refused(name, err)
 		}
 	}
@@ -220,9 +247,6 @@ func (p *puttingBack) put(ctx context.Context, g *parity.Group, going map[string
 
 // refused says what to do if the store does not let an object be replaced.
 func refused(name string, err error) error {
-	if store.IsLocked(err) {
-		return fmt.Errorf("%s is damaged, and locked; parity has it. As an administrator of the store, delete the damaged version, and run this command again: %w", name, err)
-	}
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("the store does not let this configuration put back %s; parity has it. Run bctl repair --from-parity with the configuration of the pruner first: %w", name, err)
 	}

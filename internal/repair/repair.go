@@ -2,8 +2,8 @@
 // again from the filers that still have it. It acts on the findings of package check.
 //
 //	finding           what Run does
-//	any object        If a second copy of the store has it (PutBack), it is put back first, byte for
-//	                  byte, and nothing of what follows is done
+//	any object        If a mirror has it, it is put back first, byte for byte, and nothing of what
+//	                  follows is done
 //	pack              What follows the last pack of an object is cut off
 //	pack, parity      If parity has it, it is put back, byte for byte. The rest is for other packs:
 //	pack              A chunk that another pack has, too, gets that place. The places of all others
@@ -18,6 +18,11 @@
 //	page, snapshot    Nothing: the index itself has lost them. On one machine, bctl index rebuild
 //	lists             restores a copy of it
 //
+// An object that the store has locked cannot be replaced. What the mirror or parity has of it is
+// not dropped: the index keeps it as it is, and the Summary names it (Kept). Objects of the
+// journal are written again under other names. Nothing else waits for a lock, nor for a mirror
+// that is away.
+//
 // Versions of pages do not change: a file that is lost in old snapshots stays in them, and a
 // restore reports it. The pages of the newest snapshots whose files are affected are noted, and the
 // next snapshot reads these files again, although they seem unchanged (index.Repairing). When it
@@ -25,10 +30,10 @@
 //
 // # Order, and what a crash leaves
 //
-// Run first puts back what a second copy has, and then what parity has (prune.PutBack), because
-// parity needs the other objects of a group. It then notes what to read again, then condemns and
-// drops packs (prune.Lose), and in the end writes to the log. Each step can be repeated. Pages that
-// are noted without need are only read again.
+// Run first puts back what a mirror has, and then what parity has (prune.PutBack), because parity
+// needs the other objects of a group. It then notes what to read again, then condemns and drops
+// packs (prune.Lose), and in the end writes to the log. Each step can be repeated. Pages that are
+// noted without need are only read again.
 package repair
 
 import (
@@ -53,6 +58,7 @@ type Index interface {
 	check.IndexReader
 	prune.LoseIndex
 	index.Repairing
+	Snapshot(ctx context.Context, id backup.SnapshotID) (backup.Snapshot, error)
 }
 
 // Options are the settings of a Run.
@@ -65,9 +71,12 @@ type Options struct {
 	// Journal, if not nil, writes the damaged objects of the journal again. If it is nil,
 	// committers do that.
 	Journal func(ctx context.Context, findings []*check.Finding) error
-	// PutBack, if not nil, puts damaged objects back into the store from a second copy, and returns
-	// their names and the number of their bytes. Only what is damaged after that is dropped.
-	PutBack func(ctx context.Context, findings []*check.Finding) (names []string, bytes int64, err error)
+	// Mirror, if not nil, has a second copy of objects. Only what is damaged after they were put
+	// back is dropped.
+	Mirror Mirror
+	// MirrorAway, if not nil, is why there is no Mirror, although the repository has one. What it
+	// may have is not dropped.
+	MirrorAway error
 }
 
 // A Summary is what a Run has repaired.
@@ -75,7 +84,7 @@ type Summary struct {
 	prune.LostPacks
 	FromParity      int           // objects that were put back from parity
 	FromParityBytes int64         // of these
-	FromMirror      int           // objects that were put back from a second copy
+	FromMirror      int           // objects that were put back from the mirror
 	PutBack         []string      // names of all of these, and of those that were cut
 	Cut             int           // objects that had other bytes after their last pack
 	EndedGroups     int           // parity groups that cannot restore anything, and were deleted
@@ -84,12 +93,27 @@ type Summary struct {
 	Pages           int           // that the next snapshots read again
 	Journal         int           // objects that were written again, or that committers write
 	Left            int           // findings that cannot be repaired
-	useless         []backup.PackID
+	// MirrorAway is why the mirror was not asked for all of what is damaged; nil: it was.
+	MirrorAway error
+	// Kept are damaged objects that were neither replaced nor dropped, by their names.
+	Kept    map[string]Reason
+	useless []backup.PackID
 }
+
+// A Reason is why a damaged object stays as it is.
+type Reason string
+
+// The reasons.
+const (
+	LockedInMirror Reason = "mirror" // the store has locked it, and the mirror has it
+	LockedInParity Reason = "parity" // the store has locked it, and parity has it
+	Locked         Reason = "locked" // the store has locked it, and it has to have this name
+	MirrorIsAway   Reason = "away"   // the mirror may have it, and does not answer
+)
 
 // Run repairs what a check has found.
 func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err error) {
-	s.Report = report
+	s.Report, s.Kept = report, map[string]Reason{}
 	if err := o.putBack(ctx, &s); err != nil {
 		return s, err
 	}
@@ -123,7 +147,7 @@ func Run(ctx context.Context, o Options, report *check.Report) (s Summary, err e
 		return s, err
 	}
 	if s.Journal = len(journal); s.Journal > 0 {
-		if err := o.journal(ctx, journal); err != nil {
+		if err := o.journal(ctx, &s, journal); err != nil {
 			return s, err
 		}
 	}
@@ -140,7 +164,11 @@ func (o *Options) toDo(s *Summary) (lost []prune.LostPack, journal []*check.Find
 	for _, f := range s.Report.Findings {
 		switch f.Kind {
 		case check.Pack, check.Places:
-			if p, ok := lostPack(f); ok {
+			p, ok := lostPack(f)
+			if ok && s.MirrorAway != nil && s.Kept[f.Object] == "" {
+				s.Kept[f.Object] = MirrorIsAway
+			}
+			if ok && s.Kept[f.Object] == "" {
 				lost = append(lost, p)
 			} else {
 				s.Left++
@@ -148,6 +176,9 @@ func (o *Options) toDo(s *Summary) (lost []prune.LostPack, journal []*check.Find
 		case check.Chunks:
 			chunks = true
 		case check.Parity: // the next prune makes the group again, of what is left
+			if s.Kept[f.Object] != "" {
+				s.Left++
+			}
 		case check.Record, check.Segment, check.Catalog, check.Copy:
 			if (f.Checkpointed || f.Interrupted) && o.Journal == nil { // another checkpoint would not have it
 				s.Left++
@@ -164,7 +195,8 @@ func (o *Options) toDo(s *Summary) (lost []prune.LostPack, journal []*check.Find
 // putBack puts back what a second copy has, cuts what is too long, and then puts back what parity
 // has.
 func (o *Options) putBack(ctx context.Context, s *Summary) error {
-	if o.PutBack != nil {
+	s.MirrorAway = o.MirrorAway
+	if o.Mirror != nil {
 		if err := o.fromMirror(ctx, s); err != nil {
 			return err
 		}
@@ -226,7 +258,7 @@ func (s *Summary) without(repaired map[string]bool) {
 func (o *Options) fromParity(ctx context.Context, s *Summary) error {
 	var damaged []string
 	for _, f := range s.Report.Findings {
-		if f.Object != "" && (f.Kind == check.Pack || f.Kind == check.Parity) && !isUnsure(f) {
+		if f.Object != "" && (f.Kind == check.Pack || f.Kind == check.Parity) && !isUnsure(f) && s.Kept[f.Object] == "" {
 			damaged = append(damaged, f.Object)
 		}
 	}
@@ -234,6 +266,11 @@ func (o *Options) fromParity(ctx context.Context, s *Summary) error {
 	with.Index, with.Store = o.Index, o.Store
 	back, err := prune.PutBack(ctx, with, damaged)
 	s.useless, s.MisledGroups = back.Useless, len(back.Misled)
+	for name := range back.Locked {
+		if group, _, is := store.ParseParityName(name); !is || !slices.Contains(back.Useless, group) {
+			s.Kept[name] = LockedInParity
+		}
+	}
 	s.PutBack = append(s.PutBack, slices.Sorted(maps.Keys(back.Names))...)
 	if s.FromParity, s.FromParityBytes = len(back.Names), back.Bytes; err != nil || s.FromParity == 0 {
 		return err
@@ -242,55 +279,12 @@ func (o *Options) fromParity(ctx context.Context, s *Summary) error {
 	return o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("put back %d objects from parity (%d bytes)", s.FromParity, s.FromParityBytes))
 }
 
-// fromMirror puts back what a second copy has, and checks again, until there is nothing more to put
-// back: another check may find more, because a report has a limited number of findings.
-func (o *Options) fromMirror(ctx context.Context, s *Summary) error {
-	put := map[string]bool{}
-	for {
-		names, bytes, err := o.PutBack(ctx, slices.DeleteFunc(slices.Clone(s.Report.Findings), isUnsure))
-		s.PutBack = append(s.PutBack, names...)
-		before := len(put)
-		for _, name := range names {
-			put[name] = true
-		}
-		if len(names) > 0 {
-			err = errors.Join(err, o.Index.NotePutBack(context.WithoutCancel(ctx), index.FromMirror, len(names), bytes))
-		}
-		s.FromMirror += len(names)
-		if err != nil || len(names) == 0 {
-			return err
-		}
-		if err := o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("put back %d objects from the mirror", len(names))); err != nil {
-			return err
-		}
-		if err := o.checkAgain(ctx, s); err != nil || len(put) == before {
-			return err
-		}
-	}
-}
-
 // isUnsure reports whether what a finding calls damaged may be sound, so that nothing replaces it.
 func isUnsure(f *check.Finding) bool { return f.Damage != nil && f.Damage.Unsure }
 
-// checkAgain checks again. Of the content, that of the damaged packs is read again.
-func (o *Options) checkAgain(ctx context.Context, s *Summary) error {
-	damaged := map[backup.PackID]bool{}
-	for _, f := range s.Report.Findings {
-		if f.Damage != nil {
-			damaged[f.Damage.Pack.Pack] = true
-		}
-	}
-	c := o.Check
-	c.Proven, c.Affected = nil, nil
-	c.Read = func(id backup.PackID) bool { return damaged[id] }
-	c.Suspect = c.Read // what was put back may be damaged in part
-	again, err := check.Run(ctx, c)
-	s.Report = &again
-	return err
-}
-
 // endGroups deletes the parity of groups that cannot restore what they have lost, once that is
-// dropped: their descriptions are not those of their members any more.
+// dropped: their descriptions are not those of their members any more. So it does if only parity is
+// damaged, and is locked.
 func (o *Options) endGroups(ctx context.Context, s *Summary) error {
 	with := o.Prune
 	with.Index, with.Store = o.Index, o.Store
@@ -301,7 +295,7 @@ func (o *Options) endGroups(ctx context.Context, s *Summary) error {
 	if s.EndedGroups = len(s.useless); err != nil || s.EndedGroups == 0 {
 		return err
 	}
-	return o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("parity of %d groups had lost too much, and was deleted", s.EndedGroups))
+	return o.Index.NoteRepair(ctx, o.By, "repository", fmt.Sprintf("parity of %d groups cannot be put back, and was deleted", s.EndedGroups))
 }
 
 // lostPack returns what is lost of a pack. It is false if that is not known.
@@ -350,7 +344,7 @@ func (o *Options) reread(ctx context.Context, report *check.Report) (n int, err 
 
 // journal has damaged objects of the journal written again. Segments and catalogs get new names,
 // and what is left of a record is deleted first: an object is never put twice.
-func (o *Options) journal(ctx context.Context, findings []*check.Finding) error {
+func (o *Options) journal(ctx context.Context, s *Summary, findings []*check.Finding) error {
 	if o.Journal != nil {
 		return o.Journal(ctx, findings)
 	}
@@ -358,7 +352,7 @@ func (o *Options) journal(ctx context.Context, findings []*check.Finding) error 
 		var err error
 		switch f.Kind {
 		case check.Record:
-			err = o.record(ctx, f)
+			err = o.record(ctx, s, f)
 		case check.Segment:
 			err = o.Index.RequireCheckpoint(ctx, f.ShardID)
 		case check.Catalog:
@@ -387,9 +381,9 @@ func (o *Options) deleteRecord(ctx context.Context, name string) error {
 	return err
 }
 
-// record makes a committer write a record again. It cannot write one that was amended: the next
-// segment of the shard has all pages instead.
-func (o *Options) record(ctx context.Context, f *check.Finding) error {
+// record makes a committer write a record again. It cannot write one that was amended, or that is
+// locked: the next segment of the shard has all pages instead.
+func (o *Options) record(ctx context.Context, s *Summary, f *check.Finding) error {
 	id, amendment, ok := store.ParseCommitName(f.Object)
 	if !ok {
 		return fmt.Errorf("%s: it is no record: %w", f.Object, backup.ErrInvalid)
@@ -397,7 +391,13 @@ func (o *Options) record(ctx context.Context, f *check.Finding) error {
 	if amendment > 0 {
 		return o.Index.RequireCheckpoint(ctx, f.ShardID)
 	}
-	if err := o.deleteRecord(ctx, f.Object); err != nil {
+	err := o.deleteRecord(ctx, f.Object)
+	if store.IsLocked(err) {
+		s.Kept[f.Object] = Locked
+		s.Journal, s.Left = s.Journal-1, s.Left+1
+		return o.Index.RequireCheckpoint(ctx, f.ShardID)
+	}
+	if err != nil {
 		return err
 	}
 	return o.Index.Unrecord(ctx, id)

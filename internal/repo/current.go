@@ -204,14 +204,14 @@ func CheckCurrent(ctx context.Context, s store.Store, i History, r *backup.Repos
 	return checkCopies(ctx, s, i, r)
 }
 
-// isSigned reports whether the repository's signer has signed an object.
+// isSigned reports whether the repository's signer has signed an object. Bytes that are damaged are
+// not signed, whether the signature shows it or already the store, by its checksum.
 func isSigned(ctx context.Context, s store.Store, name string, r *backup.Repository) (bool, error) {
 	data, err := s.Get(ctx, name, pack.MaxBytes)
-	if err != nil {
-		return false, err
+	if err == nil {
+		err = pack.Verify(data, name, r.ID, seal.Signer(r.Signer))
 	}
-	err = pack.Verify(data, name, r.ID, seal.Signer(r.Signer))
-	if errors.Is(err, backup.ErrCorrupt) {
+	if errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrInvalid) { // or too large
 		return false, nil
 	}
 	return err == nil, err

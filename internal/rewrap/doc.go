@@ -12,10 +12,12 @@
 // # A rotation that is interrupted
 //
 // The parts of a rotation cover the range of key ids without gaps, from the smallest id on. Each
-// part is one atomic write. The next run for the same recipients continues after the last part. The
-// rotation is complete when a part covers the greatest id. A key that a complete rotation for all
-// recipients in force has is not wrapped again, so a later rotation only writes the keys of packs
-// that have been written since.
+// part is one atomic write. The next run for the same recipients continues after the last part.
+// The rotation is complete when a part covers the greatest id: one that lacks keys, because the
+// identity did not open a pack, or a pack was damaged, covers all ids but that one. So does one
+// that was continued, and the run that continues it then begins another, which finds out what is
+// lacking. A key that a rotation for all recipients in force has is not wrapped again, so a later
+// rotation only writes the keys of packs that have been written since.
 //
 // # Memory
 //

@@ -26,6 +26,17 @@ const (
 // lastID is the greatest key id. The part with it is the last one of its rotation.
 var lastID = seal.KeyID(bytes.Repeat([]byte{0xff}, len(seal.KeyID{})))
 
+// lastOfIncomplete ends a rotation that lacks keys, or that was continued by a run that does not
+// know what the one before it lacked. No pack has this id or the greatest one: ids are random.
+var lastOfIncomplete = func() seal.KeyID {
+	id := lastID
+	id[len(id)-1]--
+	return id
+}()
+
+// ends reports whether no part follows this one.
+func (p *part) ends() bool { return compareIDs(p.last, lastOfIncomplete) >= 0 }
+
 // A part is an object of a rotation. It covers the key ids from first to last: those of them that
 // it does not have were not wrapped again by this rotation.
 type part struct {

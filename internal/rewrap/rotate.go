@@ -87,7 +87,7 @@ func rotateOnce(ctx context.Context, o *Options) (*rotator, error) {
 		return &rotator{}, err
 	}
 	r := &rotator{
-		o: *o, sealer: sealer,
+		o: *o, sealer: sealer, began: o.Now(),
 		known:   newFinder(o.Store, o.Object.ID, o.Object.Signer(), o.Opener),
 		covered: newFinder(o.Store, o.Object.ID, o.Object.Signer(), o.Opener),
 	}
@@ -112,6 +112,8 @@ type rotator struct {
 	known   *finder // keys for the identity, of all rotations
 	covered *finder // keys for all recipients in force
 
+	began   time.Time
+	covers  bool // a complete rotation is for all recipients in force
 	resumed bool
 	after   *seal.KeyID // ids up to this one are in parts that an interrupted rotation has put
 	next    int64       // number of the rotation that is written
@@ -137,6 +139,11 @@ func (r *rotator) resume(ctx context.Context) error {
 		}
 		r.Total++
 	}
+	complete, err := Coverages(ctx, r.o.Store, r.o.Object)
+	if err != nil {
+		return err
+	}
+	r.covers = slices.ContainsFunc(complete, func(c Coverage) bool { return containsAll(c.Recipients, r.o.Object.Recipients) })
 	f := r.covered
 	if err := f.list(ctx); err != nil {
 		return err
@@ -151,7 +158,7 @@ func (r *rotator) resume(ctx context.Context) error {
 			return err
 		}
 		old.closed = p.err != nil || !containsAll(p.recipients, r.o.Object.Recipients)
-		if i == 0 && p.err == nil && p.last != lastID && slices.Equal(p.recipients, r.o.Object.Recipients) {
+		if i == 0 && p.err == nil && !p.ends() && slices.Equal(p.recipients, r.o.Object.Recipients) {
 			r.next, r.after, r.resumed = old.number, &p.last, true
 		}
 	}
@@ -318,7 +325,7 @@ func (r *rotator) problem(c *candidate, err error) {
 
 // put puts the part with the pending keys, which covers the ids up to last.
 func (r *rotator) put(ctx context.Context, last seal.KeyID) error {
-	p := part{rotation: r.next, last: last, made: r.o.Now().UTC().Truncate(time.Millisecond), recipients: r.o.Object.Recipients}
+	p := part{rotation: r.next, last: last, made: r.began.UTC().Truncate(time.Millisecond), recipients: r.o.Object.Recipients}
 	if r.after != nil {
 		p.first = next(*r.after)
 	}
@@ -345,14 +352,20 @@ func (r *rotator) put(ctx context.Context, last seal.KeyID) error {
 	return nil
 }
 
-// finish puts the last part, unless nothing is left to do: an interrupted rotation is ended even
-// without further keys.
+// finish puts the last part, unless nothing is left to do. An interrupted rotation is ended even
+// without further keys. So is one that begins, if others have all keys, but none of them is
+// complete. A rotation is complete only if this run has dealt with all keys, and none is lacking.
 func (r *rotator) finish(ctx context.Context) error {
-	if len(r.pending) == 0 && r.after == nil {
+	whole := r.Unopened+r.Missing == 0
+	switch {
+	case r.after != nil && compareIDs(*r.after, lastOfIncomplete) >= 0:
+		return nil
+	case len(r.pending) > 0 || r.after != nil:
+	case !whole || r.covers || r.Had == 0:
 		return nil
 	}
-	if r.after != nil && *r.after == lastID {
-		return nil
+	if whole && !r.resumed {
+		return r.put(ctx, lastID)
 	}
-	return r.put(ctx, lastID)
+	return r.put(ctx, lastOfIncomplete)
 }

@@ -216,6 +216,53 @@ func TestRotateReportsWhatItCannotWrap(t *testing.T) {
 	}
 }
 
+// covers reports whether a complete rotation is for all recipients in force.
+func (f *fixture) covers() bool {
+	f.Helper()
+	complete, err := Coverages(f.Context(), f.store, &f.object)
+	must(f, err)
+	return slices.ContainsFunc(complete, func(c Coverage) bool { return containsAll(c.Recipients, f.object.Recipients) })
+}
+
+// A rotation that lacks a key is not complete, also if it is interrupted at any put and continued,
+// by whichever identity. It is when no key is lacking any more.
+func TestRotationThatLacksKeysIsNotComplete(t *testing.T) {
+	for at := range 8 { // 0: it is not interrupted
+		for _, damaged := range []bool{false, true} {
+			f := newFixture(t, 10)
+			second := f.recipient()
+			f.addPack()
+			by, lacking := second, f.packs[10]
+			name := store.PackName(lacking.Snapshot, lacking.Object)
+			data, err := f.store.Get(t.Context(), name, 1<<20)
+			must(t, err)
+			if damaged {
+				by = f.first
+				must(t, f.store.Delete(t.Context(), name))
+			}
+			o := f.options(by)
+			o.Store = &faulty{Store: f.store, at: at, applied: at%2 == 0}
+			if _, err := Rotate(t.Context(), o); err != nil && !errors.Is(err, errFault) {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if r := f.rotate(by); r.Unopened+r.Missing == 0 || f.covers() {
+					t.Errorf("put %d, damaged: %t: %+v, complete: %t", at, damaged, r, f.covers())
+				}
+			}
+			if damaged {
+				must(t, f.store.Put(t.Context(), name, data))
+			}
+			if r := f.rotate(f.first); r.Unopened+r.Missing > 0 || !f.covers() {
+				t.Errorf("put %d, damaged: %t, with all: %+v, complete: %t", at, damaged, r, f.covers())
+			}
+			if got := f.opened(second); got.Opened != got.Tested {
+				t.Errorf("put %d, damaged: %t: %+v", at, damaged, got)
+			}
+		}
+	}
+}
+
 // faulty fails one PutNew, which is lost or applied.
 type faulty struct {
 	store.Store

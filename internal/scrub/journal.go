@@ -111,7 +111,22 @@ func (r *run) listSlice(ctx context.Context, slice int) (objects []store.Object,
 		requests += max(1, (n+listedAtOnce-1)/listedAtOnce)
 	}
 	slices.SortFunc(objects, func(a, b store.Object) int { return cmp.Compare(a.Name, b.Name) })
-	return objects, requests, nil
+	return withoutReplaced(objects), requests, nil
+}
+
+// withoutReplaced leaves out the catalogs that the newest one has replaced: nothing needs them, and
+// damage to them is none.
+func withoutReplaced(sorted []store.Object) []store.Object {
+	newest := ""
+	for _, o := range sorted {
+		if _, is := store.ParseCatalogName(o.Name); is {
+			newest = o.Name
+		}
+	}
+	return slices.DeleteFunc(sorted, func(o store.Object) bool {
+		_, is := store.ParseCatalogName(o.Name)
+		return is && o.Name != newest
+	})
 }
 
 // isJournal reports whether the journal has objects of such a name.

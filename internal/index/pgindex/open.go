@@ -234,6 +234,8 @@ func (b *backend) Wrap(err error) error {
 		return err
 	case errors.As(err, &failure) && failure.Code == "42501":
 		return refusedError{fmt.Errorf("index at %s: the role of this database user does not allow this (docs/security.md lists what each role may do): %w", b.address, err)}
+	case errors.As(err, &failure) && failure.Code == "3D000": // it was dropped, or never created
+		return fmt.Errorf("index at %s: %w: %w", b.address, backup.ErrNoRepository, oneLine{err})
 	case !unavailable(err):
 		return err
 	}

@@ -131,6 +131,30 @@ func TestDeleteLocked(t *testing.T) {
 	})
 }
 
+// In a bucket with versions, a locked object that is damaged is replaced if versions stay: the lock
+// keeps the damaged version, and the sound one is in front of it.
+func TestReplaceLocked(t *testing.T) {
+	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
+		if !strings.HasSuffix(t.Name(), "minio") {
+			return // a versitygw keeps no versions here
+		}
+		o := lockedBucket(t, server, store.Compliance)
+		s, ctx := open(t, o), t.Context()
+		name := store.PackName(backup.NewSnapshotID(), backup.NewPackID())
+		for _, content := range []string{"damaged", "sound"} {
+			if err := store.Replace(ctx, s, name, []byte(content)); err != nil {
+				t.Fatal(err)
+			}
+			if data, err := s.Get(ctx, name, 100); err != nil || string(data) != content {
+				t.Errorf("%q, %v; want %q", data, err, content)
+			}
+		}
+		if until, err := s.LockedUntil(ctx, name); err != nil || until.Before(time.Now()) {
+			t.Errorf("the new version is locked until %v, %v", until, err)
+		}
+	})
+}
+
 // With DeleteVersions, nothing is left of an object: no version and no delete marker. One request
 // deletes 1,000 versions.
 func TestDeleteVersions(t *testing.T) {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/tty"
 )
 
 // changedJSON is the result of key add and key rm. The names are fixed.
@@ -171,12 +173,22 @@ func (a *app) reportChange(r *repository, action string, to repo.Recipient, crea
 	return err
 }
 
+type keyRm struct {
+	app  *app
+	yes  bool
+	in   *bufio.Reader
+	asks bool // stdin and stderr are a terminal
+}
+
 func newKeyRm(a *app) *cobra.Command {
-	return &cobra.Command{
+	c := &keyRm{app: a}
+	cmd := &cobra.Command{
 		Use:   "rm RECIPIENT|LABEL",
 		Short: "Remove a recipient",
 		Long: `Removes a recipient: what is backed up from now on is not sealed to it. The last
-recipient cannot be removed.
+recipient cannot be removed. If only this recipient opens some of the packs, the
+command says how many and asks first: bctl key rotate makes the others open them
+as well.
 
 The identity of a removed recipient still opens everything that was sealed to it
 before, for everyone who can read the store: nothing can take that back.
@@ -185,15 +197,20 @@ docs/keys.md describes what to do when an identity is stolen.
 RECIPIENT is a public key, or the beginning of one; LABEL is its label in bctl
 key ls.`,
 		Example: `  bctl key rm Alice
-  bctl key rm age1qx5…`,
+  bctl key rm age1qx5… --yes`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			return a.removeRecipient(cmd.Context(), given[0])
+			file, is := cmd.InOrStdin().(*os.File)
+			c.in, c.asks = bufio.NewReader(cmd.InOrStdin()), is && tty.Is(file) && a.term.isTerminal
+			return c.run(cmd.Context(), given[0])
 		},
 	}
+	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask if only this recipient opens some packs")
+	return cmd
 }
 
-func (a *app) removeRecipient(ctx context.Context, given string) error {
+func (c *keyRm) run(ctx context.Context, given string) error {
+	a := c.app
 	r, k, err := a.openKeys(ctx, a.cfg.Identity)
 	if err != nil {
 		return err
@@ -207,11 +224,35 @@ func (a *app) removeRecipient(ctx context.Context, given string) error {
 	if len(list) == 1 {
 		return fmt.Errorf("%s is the only recipient: add another one first (bctl key add), because without a recipient nothing could be restored", list[i].Key)
 	}
+	if err := c.agree(ctx, r, i); err != nil {
+		return err
+	}
 	gone := list[i]
 	if err := a.changeRecipients(ctx, r, k, slices.Delete(list, i, i+1), time.Now()); err != nil {
 		return wrongSetting(err)
 	}
 	return a.reportChange(r, "removed", gone, "")
+}
+
+// agree asks for a confirmation if only the recipient opens some packs.
+func (c *keyRm) agree(ctx context.Context, r *repository, recipient int) error {
+	n, err := openedOnlyBy(ctx, r, recipient)
+	if err != nil || n == 0 {
+		return err
+	}
+	what := fmt.Sprintf("only the identity of this recipient opens %s: if it is lost, they are, too. bctl key rotate makes the others open them as well", counted(n, "pack"))
+	switch {
+	case c.yes:
+		c.app.note("%s", what)
+		return nil
+	case !c.asks:
+		return fmt.Errorf("%s. To remove it without that, give --yes", what)
+	}
+	c.app.note("%s", what)
+	if !c.app.confirmed(c.in, "Remove it nevertheless? [y/N] ") {
+		return errors.New("nothing was removed")
+	}
+	return nil
 }
 
 // minPrefix is the length from which on the beginning of a recipient names it.

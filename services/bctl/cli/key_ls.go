@@ -68,7 +68,7 @@ func (a *app) listKeys(ctx context.Context) error {
 		return err
 	}
 	defer r.close()
-	keys, err := whatKeysOpen(ctx, r)
+	keys, err := whatKeysOpen(ctx, r, func([]bool) {})
 	if err != nil {
 		return err
 	}
@@ -101,8 +101,9 @@ func keyTable(now time.Time) table[*listedKey] {
 	}
 }
 
-// whatKeysOpen derives what each recipient opens from the times of snapshots and of rotations.
-func whatKeysOpen(ctx context.Context, r *repository) ([]*listedKey, error) {
+// whatKeysOpen derives what each recipient opens from the times of snapshots and of complete
+// rotations. It calls each for each pack, with which of the recipients open it, in their order.
+func whatKeysOpen(ctx context.Context, r *repository, each func(opens []bool)) ([]*listedKey, error) {
 	force := r.object.InForce()
 	keys := make([]*listedKey, len(force.List))
 	rotated := make([]time.Time, len(keys)) // when the newest rotation for it began
@@ -130,20 +131,36 @@ func whatKeysOpen(ctx context.Context, r *repository) ([]*listedKey, error) {
 			continue
 		}
 		made, known := snapshots[p.Snapshot]
+		opens := make([]bool, len(keys))
 		for i, k := range keys {
 			k.total += p.Bytes
 			// The first recipients have all packs.
 			direct := !k.Since.After(r.object.Created) || known && !made.began.Before(k.Since)
 			again := !rotated[i].IsZero() && (!known || !made.ended.IsZero() && made.ended.Before(rotated[i]))
-			if direct || again {
+			if opens[i] = direct || again; opens[i] {
 				k.packs++
 				k.bytes += p.Bytes
 			} else {
 				k.old++
 			}
 		}
+		each(opens)
 	}
 	return keys, nil
+}
+
+// openedOnlyBy returns the number of packs that only one of the recipients in force opens.
+func openedOnlyBy(ctx context.Context, r *repository, recipient int) (n int64, err error) {
+	_, err = whatKeysOpen(ctx, r, func(opens []bool) {
+		only := opens[recipient]
+		for i, is := range opens {
+			only = only && (i == recipient || !is)
+		}
+		if only {
+			n++
+		}
+	})
+	return n, err
 }
 
 // A span is when a snapshot began and ended.

@@ -11,6 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/mirror"
 	"github.com/bctl/bctl/internal/process"
+	"github.com/bctl/bctl/internal/repair"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/bctl/open"
 )
@@ -87,7 +88,7 @@ func (c *mirrorBack) run(ctx context.Context) error {
 		c.app.term.println("Run the command again to continue; what was copied is not copied again.")
 	}
 	if err != nil {
-		return mayPutBack(err)
+		return repair.MayPutBack(err)
 	}
 	return c.report(to, &s)
 }

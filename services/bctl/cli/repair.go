@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -101,7 +99,12 @@ func (c *repairCommand) askFrom(in io.Reader) {
 	c.in, c.asks = bufio.NewReader(in), is && tty.Is(file) && c.app.term.isTerminal
 }
 
+// keepVersions makes a store with versions keep them: what is damaged and locked is then replaced,
+// by a version in front of it.
+func (c *repairCommand) keepVersions() { c.app.cfg.Store.DeleteVersions = false }
+
 func (c *repairCommand) run(ctx context.Context) error {
+	c.keepVersions()
 	dryRun := c.dryRun
 	c.dryRun = false // of the check
 	if err := c.putBackObject(ctx, dryRun); err != nil {
@@ -195,13 +198,14 @@ func (c *repairCommand) repair(ctx context.Context, o check.Options, found *chec
 	repairing.Check.Progress, repairing.Check.Begin = nil, nil
 	repairing.Check.Store, repairing.Check.Affected = r.store, nil
 	if c.app.cfg.Mirror.URL != "" {
-		source, err := c.mirror(ctx, r, &o)
-		if err != nil {
+		switch source, err := c.mirror(ctx, r, &o); {
+		case mirror.IsAway(err):
+			repairing.MirrorAway = err
+		case err != nil:
 			return repair.Summary{}, err
-		}
-		defer source.close()
-		repairing.PutBack = func(ctx context.Context, findings []*check.Finding) ([]string, int64, error) {
-			return source.putBack(ctx, r, findings)
+		default:
+			defer source.close()
+			repairing.Mirror = source
 		}
 	}
 	run := func() (repair.Summary, error) { return repair.Run(ctx, repairing, found) }
@@ -348,72 +352,4 @@ func packRows(ctx context.Context, r *repository) (map[string][]int64, error) {
 		}
 	}
 	return rows, nil
-}
-
-// conclude prints what was repaired.
-func (c *repairCommand) conclude(s *repair.Summary) error {
-	files := int64(0)
-	for _, f := range s.Report.Findings {
-		if f.Damage == nil || !f.Damage.Unsure {
-			files += f.Files
-		}
-	}
-	object := struct {
-		Type           string  `json:"type"`        // repair
-		FromParity     int     `json:"from_parity"` // objects that were put back
-		ParityBytes    int64   `json:"from_parity_bytes"`
-		FromMirror     int     `json:"from_mirror"`
-		Cut            int     `json:"cut"`   // objects that had other bytes at their end
-		Packs          int     `json:"packs"` // that were dropped
-		Partial        int     `json:"partial_packs"`
-		Bytes          int64   `json:"bytes"` // of these packs
-		Pages          int     `json:"pages"` // whose files are read again
-		Journal        int     `json:"journal_objects"`
-		Files          int64   `json:"files"`               // that stay damaged until they are stored again
-		EndedGroups    int     `json:"parity_groups_ended"` // that had lost too much, or were made of damaged bytes
-		Left           int     `json:"left"`                // findings that are not repaired
-		ElapsedSeconds float64 `json:"elapsed_seconds"`
-	}{
-		"repair", s.FromParity, s.FromParityBytes, s.FromMirror, s.Cut, s.Packs, s.Partial, s.Bytes, s.Pages, s.Journal, files, s.EndedGroups + s.MisledGroups, s.Left, time.Since(c.started).Seconds(),
-	}
-	if err := c.app.result(object, "%s", repairedText(s, files)); err != nil || s.Left == 0 {
-		return err
-	}
-	return fmt.Errorf("%s cannot be repaired: do what is written there", counted(s.Left, "finding"))
-}
-
-// repairedText describes what was repaired.
-func repairedText(s *repair.Summary, files int64) string {
-	var parts []string
-	part := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
-	if s.FromParity > 0 {
-		part("put back %s from parity (%s)", counted(s.FromParity, "object"), size(s.FromParityBytes))
-	}
-	if s.FromMirror > 0 {
-		part("put back %s from the mirror", counted(s.FromMirror, "object"))
-	}
-	if s.Cut > 0 {
-		part("cut %s", counted(s.Cut, "object"))
-	}
-	switch {
-	case s.Partial > 0:
-		part("dropped %s and parts of %s", counted(s.Packs, "lost pack"), counted(s.Partial, "pack"))
-	case s.Packs > 0 || len(parts) == 0:
-		part("dropped %s", counted(s.Packs, "lost pack"))
-	}
-	if s.Journal > 0 {
-		part("%s of the journal are written again", counted(s.Journal, "object"))
-	}
-	text := strings.Join(parts, "; ") + "\n"
-	if s.EndedGroups > 0 {
-		text += fmt.Sprintf("deleted the parity of %s that had lost too much: bctl prune --parity makes it again\n", counted(s.EndedGroups, "group"))
-	}
-	text += misledText(s.MisledGroups)
-	switch {
-	case files > 0 && s.FromParity+s.FromMirror > 0:
-		text += fmt.Sprintf("damaged until backups have stored them again: %s; back up, and run bctl check, which lists them\n", counted(files, "file"))
-	case files > 0:
-		text += fmt.Sprintf("damaged until backups have stored them again: %s, as listed above; back up, and run bctl check\n", counted(files, "file"))
-	}
-	return text
 }

@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/check"
@@ -42,52 +40,6 @@ func (a *app) mirrorOf(ctx context.Context, of *backup.Repository) (*mirrorSourc
 }
 
 func (m *mirrorSource) close() { _ = m.store.Close() } // it was only read
-
-// putBack puts damaged objects back into the store, and returns their names and the number of
-// their bytes.
-func (m *mirrorSource) putBack(ctx context.Context, r *repository, findings []*check.Finding) (names []string, bytes int64, err error) {
-	tried := map[string]bool{}
-	for _, f := range findings {
-		if f.Object == "" || tried[f.Object] {
-			continue
-		}
-		tried[f.Object] = true
-		done, err := m.PutBack(ctx, r.store, f.Object)
-		if err != nil {
-			return names, bytes, mayPutBack(err)
-		}
-		if !done {
-			continue
-		}
-		names, bytes = append(names, f.Object), bytes+m.Bytes(f.Object)
-		if err := forgottenMeanwhile(ctx, r, f.Object); err != nil {
-			return names, bytes, err
-		}
-	}
-	return names, bytes, nil
-}
-
-// mayPutBack says what to do if the store does not let an object be put back.
-func mayPutBack(err error) error {
-	if of, ok := errors.AsType[*store.Error](err); ok && errors.Is(err, fs.ErrPermission) && (of.Op == "put" || of.Op == "delete") {
-		return fmt.Errorf("%w: to put objects back, use a key of the store that may put all objects, and delete damaged ones. In a fleet, no role has such a key: use that of the store's administrator (store.credentials_file)", err)
-	}
-	return err
-}
-
-// forgottenMeanwhile deletes a record that was put back, if a pruner has removed its snapshot since
-// the check: a record of an unknown snapshot would mean that the index is old.
-func forgottenMeanwhile(ctx context.Context, r *repository, name string) error {
-	id, _, is := store.ParseCommitName(name)
-	if !is {
-		return nil
-	}
-	_, err := r.index.Snapshot(ctx, id)
-	if errors.Is(err, backup.ErrNotFound) {
-		return r.store.Delete(ctx, name)
-	}
-	return err
-}
 
 // putBackObject puts the repository object back, without which no command works.
 func (c *repairCommand) putBackObject(ctx context.Context, dryRun bool) error {
@@ -131,6 +83,10 @@ func (c *checkCommand) noteMirror(ctx context.Context, r *repository, found *che
 		return nil
 	}
 	m, err := c.app.mirrorSource(ctx, r)
+	if mirror.IsAway(err) {
+		c.app.note("the mirror cannot be read: %v", err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ func (c *repairCommand) runFromParity(ctx context.Context) error {
 	if c.level != "objects" || c.restart || c.read > 0 && c.read < 1 {
 		return usage("--from-parity looks for missing objects, or, with --read-data, reads all objects of parity groups: give no --level, --restart or share")
 	}
+	c.keepVersions()
 	c.started = time.Now()
 	r, err := c.app.openRepository(ctx, toWrite)
 	if err != nil {
@@ -92,6 +93,8 @@ func (c *repairCommand) concludePutBack(damaged []string, back *prune.PutBackObj
 		return err
 	}
 	switch {
+	case len(back.Locked) > 0:
+		return fmt.Errorf("the store has locked %s, and parity has %s: run bctl repair --from-parity again when the lock has ended, or when an administrator of the store has deleted what is damaged", counted(len(back.Locked), "damaged object"), itOrThem(len(back.Locked)))
 	case len(back.Left) > 0:
 		return fmt.Errorf("parity does not bring back %s: bctl repair drops what is lost, so that backups store it again", counted(len(back.Left), "object"))
 	case c.dryRun && len(object.Damaged) > 0:

@@ -54,8 +54,8 @@
 //	init.go, ask.go, key.go, key_ls.go, key_change.go, key_rotate.go, key_verify.go, key_paper.go,
 //	key_split.go, migrate.go, index.go, index_rebuild.go, index_report.go, deploy.go,
 //	deploy_rotate.go, doctor.go, check.go, check_report.go, scrub.go, scrub_set.go, drill.go,
-//	drill_ls.go, repair.go, repair_parity.go, repair_mirror.go, mirror.go, mirror_check.go,
-//	mirror_back.go, repair_back.go,
+//	drill_ls.go, repair.go, repair_report.go, repair_parity.go, repair_mirror.go, mirror.go,
+//	mirror_check.go, mirror_back.go, repair_back.go,
 //	service.go
 package cli
 

@@ -241,7 +241,8 @@ func keeps(own map[int64]sqliteindex.CopyState) map[int64]bool {
 	return stays
 }
 
-// deleteCopies deletes those of the index's own copies that are no longer kept.
+// deleteCopies deletes those of the index's own copies that are no longer kept. A later call tries
+// again what a bucket has locked: bctl locks no copies, but a bucket may lock all that is put.
 func deleteCopies(ctx context.Context, idx *sqliteindex.Index, s store.Store, stored map[int64][]string, own map[int64]sqliteindex.CopyState) (err error) {
 	stays := keeps(own)
 	for n := range own {
@@ -249,10 +250,15 @@ func deleteCopies(ctx context.Context, idx *sqliteindex.Index, s store.Store, st
 			continue
 		}
 		var failed error
+		locked := false
 		for _, name := range stored[n] {
-			failed = errors.Join(failed, s.Delete(ctx, name))
+			if err := s.Delete(ctx, name); store.IsLocked(err) {
+				locked = true
+			} else {
+				failed = errors.Join(failed, err)
+			}
 		}
-		if failed == nil {
+		if failed == nil && !locked {
 			failed = idx.ForgetCopy(ctx, n)
 		}
 		err = errors.Join(err, failed)

@@ -213,19 +213,7 @@ func TestParityTogetherWithAMirror(t *testing.T) {
 		w.must(err)
 		report, err := check.Run(t.Context(), w.checkOptions(check.Objects))
 		w.must(err)
-		o := repair.Options{Store: w.Store, Check: w.checkOptions(check.Objects), By: "tester", Prune: prune.Options{Holder: backup.NewPackID().String(), Log: slog.New(slog.DiscardHandler)}}
-		o.PutBack = func(ctx context.Context, findings []*check.Finding) (names []string, bytes int64, err error) {
-			for _, f := range findings {
-				done, err := source.PutBack(ctx, w.Store, f.Object)
-				if err != nil {
-					return nil, 0, err
-				}
-				if done {
-					names, bytes = append(names, f.Object), bytes+source.Bytes(f.Object)
-				}
-			}
-			return names, bytes, nil
-		}
+		o := repair.Options{Store: w.Store, Check: w.checkOptions(check.Objects), By: "tester", Mirror: source, Prune: prune.Options{Holder: backup.NewPackID().String(), Log: slog.New(slog.DiscardHandler)}}
 		s, err := embedded.Repair(t.Context(), w.index, w.Keys, w.LockDir, o, &report)
 		w.must(err)
 		what := fmt.Sprintf("objects %d and the next ones", i)
@@ -237,6 +225,33 @@ func TestParityTogetherWithAMirror(t *testing.T) {
 			w.must(second.Put(t.Context(), name, data))
 		}
 	}
+}
+
+// A bit of a parity object was flipped, and the mirror has put a pack back. The check that follows
+// reads the parity object again, and so it is put back, too.
+func TestDamagedParityIsNotForgotten(t *testing.T) {
+	w := newParityWorld(t, 6)
+	w.describe()
+	want, g := w.objects(), w.groups()[0]
+	second := w.directory("second-")
+	_, err := mirror.Run(t.Context(), mirror.Options{From: w.Store, To: second, Now: time.Now})
+	w.must(err)
+	w.must(second.Delete(t.Context(), g.Name(0)))
+	source, err := mirror.NewSource(t.Context(), second, w.Repository.ID, w.Keys.Signing.Signer())
+	w.must(err)
+	w.must(os.Remove(w.path(g.Members[0].Name())))
+	w.flip(g.Name(0), func(n int) int { return n - 100 })
+	report, err := check.Run(t.Context(), w.checkOptions(check.Content))
+	w.must(err)
+	s, err := embedded.Repair(t.Context(), w.index, w.Keys, w.LockDir, repair.Options{
+		Store: w.Store, Check: w.checkOptions(check.Content), By: "tester", Mirror: source,
+		Prune: prune.Options{Holder: backup.NewPackID().String(), Log: slog.New(slog.DiscardHandler)},
+	}, &report)
+	w.must(err)
+	if len(report.Findings) != 2 || s.FromMirror != 1 || s.FromParity != 1 {
+		t.Errorf("%d findings, %+v", len(report.Findings), s)
+	}
+	w.wantObjects("after the repair", want)
 }
 
 // Three damaged objects of a group do not come back. The check says so, the repair drops what is

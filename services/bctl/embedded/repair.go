@@ -6,6 +6,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/check"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/repair"
@@ -53,7 +54,8 @@ type journalRepair struct {
 }
 
 // run writes the journal of each damaged shard again: each record of a committed snapshot is
-// amended, with a new segment. The other objects are deleted and written again.
+// amended, with a new segment. The other objects are deleted and written again. Those that are
+// locked stay, and nothing needs them any more: all that is written has a new name.
 func (j *journalRepair) run(ctx context.Context, findings []*check.Finding) error {
 	shards := map[backup.ShardID]bool{}
 	for _, f := range findings {
@@ -64,7 +66,7 @@ func (j *journalRepair) run(ctx context.Context, findings []*check.Finding) erro
 		case check.Record:
 			err = j.record(ctx, f, shards)
 		case check.Catalog:
-			if err = j.o.Store.Delete(ctx, f.Object); err == nil {
+			if _, err = j.delete(ctx, f.Object); err == nil {
 				err = j.index.LoseCatalog(ctx)
 			}
 		case check.Copy:
@@ -85,12 +87,25 @@ func (j *journalRepair) run(ctx context.Context, findings []*check.Finding) erro
 		if err := j.copied(ctx); err != nil {
 			return err
 		}
-		a := amending{index: j.index, store: j.o.Store, keys: j.keys, shard: shard}
+		a := j.amending(shard)
 		if err := a.run(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (j *journalRepair) amending(shard backup.ShardID) amending {
+	return amending{index: j.index, store: j.o.Store, keys: j.keys, shard: shard}
+}
+
+// delete deletes an object, unless it is locked.
+func (j *journalRepair) delete(ctx context.Context, name string) (locked bool, err error) {
+	err = j.o.Store.Delete(ctx, name)
+	if store.IsLocked(err) {
+		return true, nil
+	}
+	return false, err
 }
 
 // record has the record of a failed snapshot written again, or the journal of the shard of a
@@ -104,17 +119,23 @@ func (j *journalRepair) record(ctx context.Context, f *check.Finding, shards map
 	if err != nil {
 		return err
 	}
-	if s.State != backup.Failed || amendment > 0 {
+	if s.State != backup.Failed {
 		shards[f.ShardID] = true
 		return nil
 	}
-	if err := j.o.Store.Delete(ctx, f.Object); err != nil {
+	locked, err := j.delete(ctx, f.Object)
+	if err != nil {
 		return err
+	}
+	if locked || amendment > 0 {
+		a := j.amending(f.ShardID)
+		return a.amend(ctx, &s, nil, &index.SnapshotJournal{ID: id, Sequence: amendment})
 	}
 	return j.index.Unrecord(ctx, id)
 }
 
-// copy forgets a damaged copy of the index. The next one replaces it.
+// copy forgets a damaged copy of the index. The next one replaces it. A rebuild passes over the
+// parts that are locked.
 func (j *journalRepair) copy(ctx context.Context, f *check.Finding) error {
 	sequence, _, ok := store.ParseIndexName(f.Object)
 	if !ok {
@@ -125,7 +146,7 @@ func (j *journalRepair) copy(ctx context.Context, f *check.Finding) error {
 			return err
 		}
 		if n, _, ok := store.ParseIndexName(o.Name); ok && n == sequence {
-			if err := j.o.Store.Delete(ctx, o.Name); err != nil {
+			if _, err := j.delete(ctx, o.Name); err != nil {
 				return err
 			}
 		}
