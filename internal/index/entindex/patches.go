@@ -28,7 +28,9 @@ func (id *PageID) maxPatch(base int) int {
 // is no such version from before this snapshot, the listing is stored whole, as a patch without a
 // base. Its plain form is the same in every version of zstd, and segments have patches of plain
 // listings.
-func (tx *Tx) preparePages(ctx context.Context, rows []PageRow) ([]PageRow, error) {
+//
+// The names that the rows bring are noted.
+func (tx *Tx) preparePages(ctx context.Context, rows []PageRow, n *namer) ([]PageRow, error) {
 	kept := rows[:0]
 	for group := range slices.Chunk(rows, pagesLimit) {
 		names := make([]PageID, len(group))
@@ -40,12 +42,14 @@ func (tx *Tx) preparePages(ctx context.Context, rows []PageRow) ([]PageRow, erro
 			return nil, err
 		}
 		for i := range group {
+			row := group[i]
 			group[i].Ends = open[i].First != 0 && open[i].First < group[i].Number
 			same, err := group[i].replace(&open[i])
 			if err != nil {
 				return nil, err
 			}
 			if !same {
+				n.add(&row, &open[i])
 				kept = append(kept, group[i])
 			}
 		}

@@ -184,6 +184,9 @@ func (x *Index) RecoverPages(ctx context.Context, shard backup.ShardID, number b
 		if err := tx.Hot.PutPages(ctx, pages); err != nil {
 			return err
 		}
-		return tx.Hot.EndPages(ctx, ended)
+		if err := tx.Hot.EndPages(ctx, ended); err != nil {
+			return err
+		}
+		return tx.exec(ctx, markNames, int64(shard)) // the rebuild collects them at its end
 	})
 }
