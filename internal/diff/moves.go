@@ -116,6 +116,12 @@ type identity struct {
 	size  int64
 }
 
+// SameFile reports whether two entries, of two snapshots, are of the same file or directory, as far
+// as the file system tells.
+func SameFile(old, now *backup.Entry) bool {
+	return old.Kind == now.Kind && old.Inode == now.Inode && old.Btime == now.Btime
+}
+
 func identityOf(e *backup.Entry) identity {
 	id := identity{kind: e.Kind, inode: e.Inode, btime: e.Btime}
 	if e.Btime.IsZero() {
