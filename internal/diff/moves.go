@@ -116,10 +116,10 @@ type identity struct {
 	size  int64
 }
 
-// SameFile reports whether two entries, of two snapshots, are of the same file or directory, as far
-// as the file system tells.
+// SameFile reports whether two entries, at different paths of two snapshots, are of one file that
+// has moved.
 func SameFile(old, now *backup.Entry) bool {
-	return old.Kind == now.Kind && old.Inode == now.Inode && old.Btime == now.Btime
+	return old.Inode != 0 && identityOf(old) == identityOf(now)
 }
 
 func identityOf(e *backup.Entry) identity {
