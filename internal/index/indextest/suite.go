@@ -105,6 +105,7 @@ func RunCalls(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"DamagedNames", testDamagedNames},
 		{"NamesBesideOldServices", testNamesBesideOldServices},
 		{"NamesOfHistories", testNamesOfHistories},
+		{"FindAndHistory", testFindAndHistory},
 		{"DamagedPages", testDamagedPages},
 		{"Versions", testVersions},
 		{"OrderOfResults", testOrderOfResults},
