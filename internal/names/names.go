@@ -1,7 +1,8 @@
 // Package names encodes the names of entries as the index stores them for bctl find: in blocks,
 // each with the names of some pages. A block is 16 bytes of a checksum, and zstd of
 //
-//	pages   count; of each: shared and own length of its path key, own bytes, page key, count of names
+//	pages   count; of each: shared and own length of its path key, own bytes, page key, number of
+//	        names
 //	shared  bytes that each name has in common with the one before it in its page
 //	own     count of its other bytes
 //	text    these bytes

@@ -12,8 +12,9 @@ import (
 	versions "github.com/bctl/bctl/internal/history"
 )
 
-// testFindAndHistory finds the files of random trees, which change from snapshot to snapshot and are
-// forgotten: what is found is what the snapshots have, and the history of each path is the same.
+// testFindAndHistory finds the files of random trees, which change from snapshot to snapshot and
+// are forgotten: what is found is what the snapshots have, and the history of each path is the
+// same.
 func testFindAndHistory(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	r := rand.New(rand.NewPCG(17, 2))

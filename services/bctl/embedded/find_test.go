@@ -15,9 +15,9 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// TestFindAndHistory finds all entries of a tree that changes at random. Together, the versions must
-// be what the snapshots have, each once, and the history of a path must have the versions that find
-// has, and say where each came from.
+// TestFindAndHistory finds all entries of a tree that changes at random. Together, the versions
+// must be what the snapshots have, each once, and the history of a path must have the versions that
+// find has, and say where each came from.
 func TestFindAndHistory(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
