@@ -1,7 +1,9 @@
 package names
 
 import (
+	"bytes"
 	"encoding/binary"
+
 	"strings"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -74,7 +76,7 @@ func (p *parser) page(head *reader) (Page, error) {
 	if head.failed || shared > uint64(len(p.path)) || key > 1<<63-1 || count > uint64(len(p.shared.b)) {
 		return Page{}, corrupt("a page of it is malformed")
 	}
-	path := append(p.path[:shared:shared], own...)
+	path := append(bytes.Clone(p.path[:shared]), own...)
 	p.path = path
 	if p.total += len(path); p.total > maxText {
 		return Page{}, corrupt("it has too many bytes")
