@@ -34,7 +34,7 @@ type directory struct {
 }
 
 // add adds the wanted entries of a version of a page. Damaged pages are noted, and left out.
-func (r *reader) add(d *directory, v *index.PageSpan, want func(path, name string) bool) error {
+func (r *reader) add(d *directory, v *index.PageSpan, want func(dir, name string) bool) error {
 	if !r.snapshots.has(v.First, v.Last) {
 		return nil
 	}
@@ -44,7 +44,7 @@ func (r *reader) add(d *directory, v *index.PageSpan, want func(path, name strin
 	}
 	for i := range page.Entries {
 		e := &page.Entries[i]
-		if want(backup.Join(d.path, e.Name), e.Name) {
+		if want(d.path, e.Name) {
 			d.add(e.Name, v, e)
 		}
 	}

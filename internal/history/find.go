@@ -13,8 +13,8 @@ import (
 
 // A Query says which entries are looked for.
 type Query struct {
-	// Name selects by path and name: the name is the last component of the path.
-	Name func(path, name string) bool
+	// Name selects by the path of the directory and the name in it.
+	Name func(dir, name string) bool
 	// Entry selects versions by their attributes.
 	Entry func(e *backup.Entry) bool
 }
@@ -74,7 +74,7 @@ func (f *finder) named(ctx context.Context) (pages map[string][]backup.PageKey, 
 			return nil
 		}
 		for _, name := range names {
-			if f.query.Name(backup.Join(page.Path, name), name) {
+			if f.query.Name(page.Path, name) {
 				pages[page.Path] = append(pages[page.Path], page.Key)
 				if n++; n > maxFound {
 					return errMany

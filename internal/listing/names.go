@@ -1,5 +1,7 @@
 package listing
 
+import "bytes"
+
 // Names returns the names of the entries of a listing, in order. It reads nothing else of it.
 func (d *Decoder) Names(data []byte) ([]string, error) {
 	r := reader{b: data, memory: d}
@@ -40,4 +42,40 @@ func (d *Decoder) Names(data []byte) ([]string, error) {
 		names = append(names, e.Name)
 	}
 	return names, nil
+}
+
+// SameNames reports whether two plain listings have the same names, without reading these one by
+// one. It reports false if one of the listings is not plain, or is damaged.
+func SameNames(a, b []byte) bool {
+	x, y := namesColumn(a), namesColumn(b)
+	return x != nil && bytes.Equal(x, y)
+}
+
+// namesColumn returns the part of a plain listing with the number of its names and these; nil: it
+// has none.
+func namesColumn(data []byte) []byte {
+	r := reader{b: data}
+	if r.byte() != version || r.byte() != columnsPlain {
+		return nil
+	}
+	r.b = r.bytes(r.uvarint())
+	r.byte() // whether the directory itself is the first row
+	r.nonNegative()
+	column := r.b
+	n, text := r.uvarint(), uint64(0)
+	if n > uint64(len(r.b)) {
+		return nil
+	}
+	for range n {
+		r.uvarint()
+	}
+	for range n {
+		if text += r.uvarint(); text > uint64(len(r.b)) {
+			return nil
+		}
+	}
+	if r.bytes(text); r.err != nil {
+		return nil
+	}
+	return column[:len(column)-len(r.b)]
 }

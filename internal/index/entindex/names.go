@@ -27,6 +27,7 @@ const (
 // A namer finds out which names pages bring. Each version of a page has its names in the groups of
 // its own snapshot and of earlier ones, unless its shard is in names_incomplete.
 type namer struct {
+	of         preparation // of the row
 	decoder    listing.Decoder
 	incomplete map[backup.ShardID]bool
 	pages      map[group][]names.Page
@@ -44,13 +45,18 @@ func (tx *Tx) newNamer(ctx context.Context) (*namer, error) {
 }
 
 // add notes the names of a page that the open version does not have. If not all names of the shard
-// are known, that version's may not be: all are noted.
-func (n *namer) add(row *PageRow, open *OpenPage) {
+// are known, that version's may not be: all are noted. plain is the row's plain listing, if it is
+// known. Mostly, it has the names of the base with which it was compared.
+func (n *namer) add(row *PageRow, plain []byte, open *OpenPage) {
+	known := open.First != 0 && !n.incomplete[row.Shard]
+	if known && n.of.compared != nil && listing.SameNames(plain, n.of.compared) {
+		return
+	}
 	now, err := n.decoder.Names(row.Listing)
 	if err != nil {
 		return // it is stored as it is, and refused by those who read it
 	}
-	if open.First != 0 && !n.incomplete[row.Shard] {
+	if known {
 		if old, err := n.decoder.Names(Whole(open.Listing, open.BaseListing)); err == nil {
 			now = without(now, old)
 		}

@@ -132,9 +132,9 @@ func (c *findCommand) inShard(ctx context.Context, i index.Index, s *index.Shard
 	c.shards, c.all = c.shards+1, c.all+len(snapshots)
 	name := display(s.Filer.Name) + " " + display(s.Name)
 	root := rootOf(&backup.Snapshot{Shard: s.Shard})
-	q := history.Query{Entry: c.filter.selects, Name: func(path, name string) bool {
+	q := history.Query{Entry: c.filter.selects, Name: func(dir, name string) bool {
 		for n := range c.patterns {
-			if c.patterns[n].matches(root, path, name) {
+			if c.patterns[n].matches(root, dir, name) {
 				return true
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/selection"
 )
 
@@ -43,13 +44,13 @@ func newFindPattern(text string, regex, ignoreCase bool) (p findPattern, err err
 }
 
 // matches reports whether an entry matches, of a shard with this root on its filer.
-func (p *findPattern) matches(root, path, name string) bool {
+func (p *findPattern) matches(root, dir, name string) bool {
 	subject := name
 	switch {
 	case p.whole:
-		subject = strings.TrimSuffix(root, "/") + "/" + path
+		subject = strings.TrimSuffix(root, "/") + "/" + backup.Join(dir, name)
 	case p.inTree:
-		subject = path
+		subject = backup.Join(dir, name)
 	}
 	if p.regex != nil {
 		return p.regex.MatchString(subject)
