@@ -39,7 +39,9 @@ var Privileges = []Privilege{
 	{"committer", may("SELECT", "INSERT"), in("packs", "chunk_copies", "chunk_lists", "catalogs", "problems"), nil},
 	{"committer", may("SELECT", "INSERT", "UPDATE"), in("snapshots", "chunks", "leaders"), nil},
 	{"committer", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("pages", "walk_tasks", "read_batches", "slice_parts"), nil},
-	{"committer", may("SELECT", "INSERT", "DELETE"), in("interrupted_pages"), nil},
+	{"committer", may("SELECT", "INSERT", "DELETE"), in("interrupted_pages", "name_blocks"), nil},
+	{"committer", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("name_groups"), nil},
+	{"committer", may("SELECT"), in("names_incomplete"), nil},
 	{"committer", may("SELECT", "DELETE"), in("reread_pages"), nil},
 	{"committer", may("UPDATE"), in("interrupted_pages"), of("listing", "base")},
 	// The lock of a row needs one of these privileges.
@@ -74,6 +76,8 @@ var Privileges = []Privilege{
 		"interrupted_pages", "packs", "chunks", "chunk_copies", "chunk_lists", "problems", "readings", "removed_snapshots", "holds", "catalogs"), nil},
 	{"pruner", may("DELETE"), in("snapshots", "pages", "interrupted_pages", "packs", "chunks", "chunk_copies", "chunk_lists", "problems", "readings"), nil},
 	{"pruner", may("INSERT"), in("removed_snapshots"), nil},
+	// It collects names from the pages.
+	{"pruner", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("name_blocks", "name_groups", "names_incomplete"), nil},
 	// Its sweeps leave packs alone that a repair may take back, and checks look for them.
 	{"pruner", may("SELECT"), in("lost_packs"), nil},
 	{"operator", may("SELECT"), in("lost_packs"), nil},
@@ -131,7 +135,8 @@ var Privileges = []Privilege{
 	// Operators list everything, register filers, shards and policies, begin snapshots and request
 	// their end.
 	{"operator", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies", "snapshots",
-		"problems", "pages", "interrupted_pages", "chunks", "chunk_copies", "chunk_lists", "packs", "walk_tasks", "read_batches", "prunes", "removed_snapshots", "catalogs", "object_locks", "reread_pages", "parity_groups"), nil},
+		"problems", "pages", "interrupted_pages", "chunks", "chunk_copies", "chunk_lists", "packs", "walk_tasks", "read_batches", "prunes", "removed_snapshots", "catalogs", "object_locks", "reread_pages", "parity_groups",
+		"name_blocks", "name_groups", "names_incomplete"), nil},
 	{"operator", may("INSERT", "DELETE"), in("filers", "policies"), nil},
 	{"operator", may("UPDATE"), in("filers"), of("site", "walk_tasks", "read_batches", "read_bytes", "floor", "compare", "selection", "labels",
 		"retired", "walk_slots", "read_slots")},

@@ -38,6 +38,9 @@ func (a Attributes) Names() []string {
 	return list
 }
 
+// Differences returns how an entry of the newer snapshot differs from one of the older.
+func Differences(old, now *backup.Entry) Attributes { return differences(old, now) }
+
 // differences returns how an entry of the newer snapshot differs from one of the older.
 func differences(old, now *backup.Entry) (a Attributes) {
 	if old.Kind != now.Kind {

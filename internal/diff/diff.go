@@ -139,6 +139,9 @@ func (d *differ) report(c Change) error {
 	return d.flush()
 }
 
+// Clone returns an entry that shares no memory with the other entries of its page.
+func Clone(e *backup.Entry) *backup.Entry { return clone(e) }
+
 // clone returns an entry that shares no memory with the other entries of its page.
 func clone(e *backup.Entry) *backup.Entry {
 	if e == nil {

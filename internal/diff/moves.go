@@ -116,6 +116,12 @@ type identity struct {
 	size  int64
 }
 
+// SameFile reports whether two entries, at different paths of two snapshots, are of one file that
+// has moved.
+func SameFile(old, now *backup.Entry) bool {
+	return old.Inode != 0 && identityOf(old) == identityOf(now)
+}
+
 func identityOf(e *backup.Entry) identity {
 	id := identity{kind: e.Kind, inode: e.Inode, btime: e.Btime}
 	if e.Btime.IsZero() {

@@ -107,6 +107,7 @@ type Index interface {
 	Repairing
 	Scrubbing
 	Drilling
+	Naming
 	// Close closes the connections.
 	Close() error
 }

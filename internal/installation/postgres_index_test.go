@@ -279,6 +279,22 @@ func (x *byRoles) Pages(ctx context.Context, id backup.SnapshotID, path string) 
 	return x.operator.Pages(ctx, id, path)
 }
 
+func (x *byRoles) EachName(ctx context.Context, shard backup.ShardID, do func(page backup.PageName, names []string) error) error {
+	return x.operator.EachName(ctx, shard, do)
+}
+
+func (x *byRoles) VersionsOf(ctx context.Context, shard backup.ShardID, pages []backup.PageName, do func(*index.PageSpan) error) error {
+	return x.operator.VersionsOf(ctx, shard, pages, do)
+}
+
+func (x *byRoles) VersionsBelow(ctx context.Context, shard backup.ShardID, path string, only bool, do func(*index.PageSpan) error) error {
+	return x.operator.VersionsBelow(ctx, shard, path, only, do)
+}
+
+func (x *byRoles) CollectNames(ctx context.Context, shard backup.ShardID) (bool, error) {
+	return x.pruner.CollectNames(ctx, shard)
+}
+
 func (x *byRoles) ToReread(ctx context.Context) iter.Seq2[index.PageID, error] {
 	return x.operator.ToReread(ctx)
 }

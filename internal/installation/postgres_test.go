@@ -259,6 +259,7 @@ func (d *database) testPrivileges(t *testing.T) {
 	everyone := []string{"goose_db_version", "repositories", "schema_versions"}
 	work := []string{"interrupted_pages", "pages", "read_batches", "slice_parts", "walk_tasks"}
 	written := append([]string{"catalogs", "chunk_copies", "chunk_lists", "chunks", "leaders", "packs", "problems", "snapshots"}, work...)
+	names := []string{"name_blocks", "name_groups", "names_incomplete"}
 	deleted := []string{"chunk_copies", "chunk_lists", "chunks", "packs", "pages", "snapshots"}
 	for _, test := range []struct {
 		folder                         string
@@ -268,21 +269,21 @@ func (d *database) testPrivileges(t *testing.T) {
 		{"walker@paris", Walker, append([]string{"interrupted_pages", "pages", "reread_pages"}, everyone...), nil, nil, nil},
 		{"reader@paris", Reader, append([]string{"chunk_copies", "chunks", "filers", "packs", "pages", "read_batches", "reread_pages"}, everyone...), nil, nil, nil},
 		{
-			"committer", Committer, append(append([]string{"amendments", "brake", "catalog_numbers", "confirmations", "drills", "filers", "holds", "log", "lost_snapshots", "policies", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "stops"}, everyone...), written...),
-			append([]string{"log", "stops"}, written...), append([]string{"catalog_numbers", "chunk_lists", "chunks", "filers", "leaders", "packs", "shards", "snapshots"}, work...), append([]string{"reread_pages", "stops"}, work...),
+			"committer", Committer, append(append([]string{"amendments", "brake", "catalog_numbers", "confirmations", "drills", "filers", "holds", "log", "lost_snapshots", "policies", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "stops"}, everyone...), append(written, names...)...),
+			append([]string{"log", "name_blocks", "name_groups", "stops"}, written...), append([]string{"catalog_numbers", "chunk_lists", "chunks", "filers", "leaders", "name_groups", "packs", "shards", "snapshots"}, work...), append([]string{"name_blocks", "name_groups", "reread_pages", "stops"}, work...),
 		},
 		{
 			"operator", Operator,
-			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_packs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "drills", "filers", "holds", "interrupted_pages", "journal_proofs", "log", "packs", "pages", "parity_groups", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "put_back", "read_batches", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "snapshots", "stops", "walk_tasks"}, everyone...),
+			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_packs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "drills", "filers", "holds", "interrupted_pages", "journal_proofs", "log", "packs", "pages", "parity_groups", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "put_back", "read_batches", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "snapshots", "stops", "walk_tasks"}, append(everyone, names...)...),
 			[]string{"confirmations", "drills", "filers", "holds", "log", "policies", "readings", "shards", "snapshots", "stops", "walk_tasks"},
 			[]string{"brake", "filers", "policies", "readings", "scrub", "shards", "snapshots", "stops"},
 			[]string{"confirmations", "drills", "filers", "holds", "policies", "readings", "shards", "stops"},
 		},
 		{
 			"pruner", Pruner,
-			append(append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "holds", "lost_packs", "lost_snapshots", "object_locks", "confirmations", "drills", "filers", "leaders", "parity_groups", "policies", "prunes", "put_back", "readings", "removed_snapshots", "shards", "stops", "sweep", "problems", "interrupted_pages"}, everyone...), deleted...),
-			[]string{"leaders", "log", "object_locks", "packs", "parity_groups", "prunes", "removed_snapshots", "stops", "sweep"}, []string{"brake", "catalog_numbers", "object_locks", "chunk_copies", "chunk_lists", "chunks", "leaders", "packs", "pages", "parity_groups", "put_back", "shards", "snapshots", "sweep"},
-			append([]string{"amendments", "catalogs", "object_locks", "parity_groups", "problems", "prunes", "readings", "interrupted_pages", "stops"}, deleted...),
+			append(append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "holds", "lost_packs", "lost_snapshots", "object_locks", "confirmations", "drills", "filers", "leaders", "parity_groups", "policies", "prunes", "put_back", "readings", "removed_snapshots", "shards", "stops", "sweep", "problems", "interrupted_pages"}, append(everyone, names...)...), deleted...),
+			append([]string{"leaders", "log", "object_locks", "packs", "parity_groups", "prunes", "removed_snapshots", "stops", "sweep"}, names...), append([]string{"brake", "catalog_numbers", "object_locks", "chunk_copies", "chunk_lists", "chunks", "leaders", "packs", "pages", "parity_groups", "put_back", "shards", "snapshots", "sweep"}, names...),
+			append(append([]string{"amendments", "catalogs", "object_locks", "parity_groups", "problems", "prunes", "readings", "interrupted_pages", "stops"}, deleted...), names...),
 		},
 		{
 			"scrubber", Scrubber, append([]string{"chunk_copies", "chunks", "journal_proofs", "leaders", "packs", "parity_groups", "put_back", "scrub"}, everyone...),

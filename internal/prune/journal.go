@@ -30,8 +30,22 @@ func (p *pass) versions(ctx context.Context) error {
 		if err := p.dropVersions(ctx, shards[i].ID); err != nil {
 			return err
 		}
+		if err := p.collectNames(ctx, shards[i].ID); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// collectNames makes the names of a shard those that its versions have, if need be. Another process
+// may be about to do that, too.
+func (p *pass) collectNames(ctx context.Context, shard backup.ShardID) error {
+	p.step("collecting the names of files")
+	_, err := p.Index.CollectNames(ctx, shard)
+	if errors.Is(err, backup.ErrRunning) {
+		return nil
+	}
+	return err
 }
 
 // journals deletes the forgotten snapshots through which no chain of segments of a needed one goes,

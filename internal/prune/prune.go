@@ -35,6 +35,7 @@ type Index interface {
 	Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error)
 	Holds(ctx context.Context) ([]index.Hold, error)
 	HeldByPaths(ctx context.Context, shard backup.ShardID) (map[backup.SnapshotID]int64, error)
+	CollectNames(ctx context.Context, shard backup.ShardID) (bool, error)
 }
 
 // Options are the settings of a Run.

@@ -117,6 +117,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 			{"forget snapshots that are gone", r.forgetRemoved}, // by the holds of before
 			{"store holds", r.storeHolds},
 			{"drop packs that are gone", r.dropPacks},
+			{"collect the names of files", r.collectNames},
 			{"note the catalog", r.noteCatalog}, // from now on, the index is current
 		} {
 			if r.result.Refused {

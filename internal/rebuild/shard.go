@@ -50,6 +50,16 @@ func (r *rebuilding) recoverShards(ctx context.Context) error {
 	return r.noteRecords(ctx)
 }
 
+// collectNames collects the names of the pages that were recovered, for bctl find.
+func (r *rebuilding) collectNames(ctx context.Context) error {
+	for _, key := range r.keys() {
+		if _, err := r.Index.CollectNames(ctx, r.shards[key].ID); err != nil {
+			return fmt.Errorf("shard %q: %w", r.shards[key].Name, err)
+		}
+	}
+	return nil
+}
+
 // olderTries bounds how often other records of a shard are tried.
 const olderTries = 64
 

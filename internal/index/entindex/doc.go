@@ -29,6 +29,9 @@
 //	                           or as a patch of the version of the same page that began with
 //	                           snapshot base, which is no patch of another one. Readers get
 //	                           the listing in either case.
+//	name_blocks                Names that the versions of pages have or had, for EachName
+//	                           (package names). name_groups has their numbers. The shards in
+//	                           names_incomplete have versions with other names, too.
 //	interrupted_pages          Pages that are left from failed snapshots, until a commit of
 //	                           the shard.
 //
@@ -95,6 +98,9 @@
 //	lists.go       registers what list chunks refer to
 //	write.go       writes what an application has decided
 //	patches.go     stores a listing as a patch
+//	names.go       stores the names that pages bring, and reads them
+//	collectnames.go  collects names from the pages
+//	purgenames.go  removes the names of a purged path
 //	pages.go       reads pages, and searches them
 //	locate.go      finds chunks
 //	journal.go     the changes of a snapshot, and what a committer needs to commit it

@@ -28,7 +28,9 @@ func (id *PageID) maxPatch(base int) int {
 // is no such version from before this snapshot, the listing is stored whole, as a patch without a
 // base. Its plain form is the same in every version of zstd, and segments have patches of plain
 // listings.
-func (tx *Tx) preparePages(ctx context.Context, rows []PageRow) ([]PageRow, error) {
+//
+// The names that the rows bring are noted.
+func (tx *Tx) preparePages(ctx context.Context, rows []PageRow, n *namer) ([]PageRow, error) {
 	kept := rows[:0]
 	for group := range slices.Chunk(rows, pagesLimit) {
 		names := make([]PageID, len(group))
@@ -40,12 +42,15 @@ func (tx *Tx) preparePages(ctx context.Context, rows []PageRow) ([]PageRow, erro
 			return nil, err
 		}
 		for i := range group {
+			row := group[i]
 			group[i].Ends = open[i].First != 0 && open[i].First < group[i].Number
-			same, err := group[i].replace(&open[i])
+			n.of.compared = nil
+			same, plain, err := group[i].replace(&open[i], &n.of)
 			if err != nil {
 				return nil, err
 			}
 			if !same {
+				n.add(&row, plain, &open[i])
 				kept = append(kept, group[i])
 			}
 		}
@@ -53,28 +58,29 @@ func (tx *Tx) preparePages(ctx context.Context, rows []PageRow) ([]PageRow, erro
 	return kept, nil
 }
 
-// replace prepares the row to replace the open version. It reports whether that is the same.
-func (p *PageRow) replace(open *OpenPage) (same bool, err error) {
+// replace prepares the row to replace the open version. It reports whether that is the same, and
+// returns the plain listing, if it is known.
+func (p *PageRow) replace(open *OpenPage, of *preparation) (same bool, plain []byte, err error) {
 	if open.First == 0 {
-		return false, nil
+		return false, nil, nil
 	}
-	plain, err := listing.Plain(p.Listing)
+	plain, err = listing.Plain(p.Listing)
 	if err != nil { // it is stored as it is, and refused by those who read it
-		return p.Fingerprint == open.Fingerprint && bytes.Equal(p.Listing, open.Listing), nil
+		return p.Fingerprint == open.Fingerprint && bytes.Equal(p.Listing, open.Listing), nil, nil
 	}
 	if p.Fingerprint == open.Fingerprint {
 		if old, err := listing.Plain(Whole(open.Listing, open.BaseListing)); err == nil && bytes.Equal(old, plain) {
-			return true, nil
+			return true, plain, nil
 		}
 	}
 	if !open.Patches || len(plain) > listing.MaxPatchedBytes {
-		return false, nil
+		return false, plain, nil
 	}
-	return false, p.patch(open, plain)
+	return false, plain, p.patch(open, plain, of)
 }
 
 // patch makes the row's listing, the plain form of which is given, a patch.
-func (p *PageRow) patch(open *OpenPage, plain []byte) error {
+func (p *PageRow) patch(open *OpenPage, plain []byte, of *preparation) error {
 	v, err := p.version()
 	if err != nil {
 		return err
@@ -86,7 +92,6 @@ func (p *PageRow) patch(open *OpenPage, plain []byte) error {
 		return nil
 	}
 	name := p.id()
-	var of preparation
 	p.Listing, p.Base = of.store(&name, open, plain, nil)
 	return nil
 }

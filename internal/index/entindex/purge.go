@@ -84,6 +84,7 @@ type purging struct {
 	snapshots []*purgedSnapshot // all of the shard, by number
 	blocked   error             // why the path cannot be removed now, if the shard has it
 	patches   bool              // patches may be written
+	rekeyed   bool              // a page has another key than its names
 	encoder   listing.Encoder
 }
 
@@ -115,6 +116,9 @@ func (g *purging) run(ctx context.Context) error {
 		return g.blocked
 	}
 	if err := g.mayChange(ctx); err != nil {
+		return err
+	}
+	if err := g.names(ctx); err != nil {
 		return err
 	}
 	if err := g.chunks.flush(ctx, g); err != nil {

@@ -118,7 +118,7 @@ func (e *entryPurge) find(ctx context.Context) error {
 			fresh = backup.PageKey(rand.Int64N(maxPageKey) + 1)
 		}
 		taken[fresh] = true
-		e.rekeyed[key] = fresh
+		e.rekeyed[key], e.purging.rekeyed = fresh, true
 		for _, before := range next[key] {
 			e.named[before] = true
 		}

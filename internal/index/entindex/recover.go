@@ -189,6 +189,9 @@ func (x *Index) RollBack(ctx context.Context, shard backup.ShardID, to backup.Sn
 		if err := tx.Shard.UpdateOneID(int64(shard)).SetInterrupted(false).Exec(ctx); err != nil {
 			return err
 		}
+		if err := tx.dropNames(ctx, shard, int64(to)+1, int64(open)); err != nil {
+			return err
+		}
 		return tx.Hot.RollBack(ctx, shard, to)
 	})
 }

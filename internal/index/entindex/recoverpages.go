@@ -71,6 +71,7 @@ func (tx *Tx) writesPatches(ctx context.Context) (patches bool, err error) {
 // A preparation prepares changes one after another.
 type preparation struct {
 	base, old []byte // the plain forms of the base, and of the version that is replaced
+	compared  []byte // the plain form of the base with which store has compared a listing last
 }
 
 // prepare completes a change, and decides how its page is stored: as when the snapshot was made.
@@ -154,7 +155,7 @@ func (p *preparation) store(name *PageID, before *OpenPage, plain, patch []byte)
 		if err != nil || len(old) > listing.MaxPatchedBytes {
 			return listing.AppendPatch(nil, nil, plain), 0
 		}
-		p.base = keepMemory(p.base, old, stored)
+		p.base, p.compared = keepMemory(p.base, old, stored), old
 		patch = listing.AppendPatch(nil, old, plain)
 	}
 	if len(patch) <= name.maxPatch(len(stored)) {
@@ -184,6 +185,9 @@ func (x *Index) RecoverPages(ctx context.Context, shard backup.ShardID, number b
 		if err := tx.Hot.PutPages(ctx, pages); err != nil {
 			return err
 		}
-		return tx.Hot.EndPages(ctx, ended)
+		if err := tx.Hot.EndPages(ctx, ended); err != nil {
+			return err
+		}
+		return tx.exec(ctx, markNames, int64(shard)) // the rebuild collects them at its end
 	})
 }

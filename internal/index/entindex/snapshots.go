@@ -289,6 +289,9 @@ func (x *Index) Fail(ctx context.Context, id backup.SnapshotID, reason string, n
 		if err != nil {
 			return err
 		}
+		if err := tx.dropNames(ctx, backup.ShardID(row.ShardID), row.Number, row.Number); err != nil {
+			return err
+		}
 		if err := tx.deleteWork(ctx, row.ID); err != nil {
 			return err
 		}

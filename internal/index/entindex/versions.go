@@ -37,12 +37,17 @@ type VersionWriter interface {
 	Lists(ctx context.Context, lists []backup.ChunkID) ([]backup.ChunkList, error)
 }
 
-// A VersionReader reads what differs between two snapshots.
+// A VersionReader reads versions: what differs between two snapshots, and what all have.
 type VersionReader interface {
 	// Difference yields the versions that snapshot to has and snapshot from has not, or the other
 	// way around if ended is set, with their listings, by path key and page.
 	// Replaces is set as by Begun, if snapshot from has the page.
 	Difference(ctx context.Context, shard backup.ShardID, from, to backup.SnapshotNumber, ended bool) iter.Seq2[PageRow, error]
+	// VersionsAfter is VersionWriter.Versions of all snapshots, outside of a transaction.
+	VersionsAfter(ctx context.Context, shard backup.ShardID, r Range, after *Version, limit int) ([]Version, error)
+	// VersionsOf calls do with the versions of pages, in the order of pages, and each page's in the
+	// order of their first snapshots.
+	VersionsOf(ctx context.Context, shard backup.ShardID, pages []PageID, do func(*Version) error) error
 }
 
 // Added implements index.Catalog.

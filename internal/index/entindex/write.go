@@ -75,11 +75,18 @@ func (a *application) writePages(ctx context.Context) error {
 	slices.Reverse(w.pages)
 	slices.SortStableFunc(w.pages, func(a, b PageRow) int { return comparePageIDs(a.id(), b.id()) })
 	w.pages = slices.CompactFunc(w.pages, func(a, b PageRow) bool { return a.id() == b.id() })
-	pages, err := a.tx.preparePages(ctx, w.pages)
+	namer, err := a.tx.newNamer(ctx)
+	if err != nil {
+		return err
+	}
+	pages, err := a.tx.preparePages(ctx, w.pages, namer)
 	if err != nil || len(pages) == 0 {
 		return err
 	}
-	return a.tx.Hot.PutPages(ctx, pages)
+	if err := a.tx.Hot.PutPages(ctx, pages); err != nil {
+		return err
+	}
+	return namer.put(ctx, a.tx)
 }
 
 func (p *PageRow) id() PageID { return PageID{p.Shard, p.Number, p.Directory, p.Key} }

@@ -265,8 +265,13 @@ func (f *fixture) purgeHistory(r *rand.Rand, since bool) {
 		}
 		f.wantTree(f.snapshot(s.ID), want)
 	}
+	if _, complete := f.wantNames(); !complete {
+		f.collect(true)
+		f.wantNames()
+	}
 	if from == 0 {
 		f.wantNothingOf(purgedText)
+		f.wantNoName(purgedText)
 		f.wants2(f.x.BeginPurge(f.ctx, p, true))
 	}
 	f.wantJournals(did.Purge)

@@ -20,11 +20,13 @@ import (
 //
 // The planner has no statistics of temp tables, estimates them as large, and might read all of
 // pages to join it with a few rows. makeStages therefore makes it prefer loops over an index, which
-// is right for these connections: they look up rows by key.
+// is right for these connections: they look up rows by key. The setting bctl.names says that this
+// binary stores the names of the pages that it writes: a trigger marks the shards of others.
 func makeStages(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, `
 SET enable_hashjoin = off;
 SET enable_mergejoin = off;
+SET bctl.names = 'stored';
 DO $$ BEGIN IF has_database_privilege(current_database(), 'TEMPORARY') THEN
 CREATE TEMP TABLE IF NOT EXISTS stage_chunks (
     id uuid NOT NULL, pack bigint NOT NULL, frame integer NOT NULL, frame_offset integer NOT NULL, length integer NOT NULL

@@ -42,19 +42,63 @@ func (w hotWriter) Versions(ctx context.Context, shard backup.ShardID, r entinde
 	defer rows.Close()
 	var versions []entindex.Version
 	for rows.Next() {
-		raw := rows.RawValues()
-		v := entindex.Version{
-			PageRow: entindex.PageRow{
-				Shard: backup.ShardID(binary.BigEndian.Uint64(raw[0])), Directory: backup.DirectoryID(raw[1]),
-				Key: backup.PageKey(binary.BigEndian.Uint64(raw[2])), PathKey: entindex.NotNull(bytes.Clone(raw[3])),
-				Fingerprint: backup.Fingerprint(raw[4]), Inode: binary.BigEndian.Uint64(raw[5]), Listing: whole(raw[7], raw[8]),
-			},
-			First: backup.SnapshotNumber(binary.BigEndian.Uint64(raw[9])), Last: backup.SnapshotNumber(binary.BigEndian.Uint64(raw[10])),
-		}
-		copy(v.Digest[:], raw[6])
-		versions = append(versions, v)
+		versions = append(versions, scanVersion(rows))
 	}
 	return versions, rows.Err()
+}
+
+// scanVersion reads a row of the page columns, the listing and ofBase, and the two numbers.
+func scanVersion(rows pgx.Rows) entindex.Version {
+	raw := rows.RawValues()
+	v := entindex.Version{
+		PageRow: entindex.PageRow{
+			Shard: backup.ShardID(binary.BigEndian.Uint64(raw[0])), Directory: backup.DirectoryID(raw[1]),
+			Key: backup.PageKey(binary.BigEndian.Uint64(raw[2])), PathKey: entindex.NotNull(bytes.Clone(raw[3])),
+			Fingerprint: backup.Fingerprint(raw[4]), Inode: binary.BigEndian.Uint64(raw[5]), Listing: whole(raw[7], raw[8]),
+		},
+		First: backup.SnapshotNumber(binary.BigEndian.Uint64(raw[9])), Last: backup.SnapshotNumber(binary.BigEndian.Uint64(raw[10])),
+	}
+	copy(v.Digest[:], raw[6])
+	return v
+}
+
+// VersionsAfter implements entindex.VersionReader.
+func (b *backend) VersionsAfter(ctx context.Context, shard backup.ShardID, r entindex.Range, after *entindex.Version, limit int) (versions []entindex.Version, err error) {
+	query, args := selectVersions(shard, r, 0, after, limit)
+	err = b.eachInOrder(ctx, query, args, func(rows pgx.Rows) { versions = append(versions, scanVersion(rows)) })
+	return versions, err
+}
+
+const selectVersionsOf = `
+SELECT p.* FROM unnest($2::uuid[], $3::bigint[]) WITH ORDINALITY n (directory, page, position)
+CROSS JOIN LATERAL (
+    SELECT ` + pageColumns + `, listing, ` + ofBase + ` AS of_base, first_snapshot, coalesce(last_snapshot, 9223372036854775807) AS last FROM pages
+    WHERE shard = $1 AND directory = n.directory AND page = n.page OFFSET 0) p
+ORDER BY n.position, p.first_snapshot`
+
+// versionsAtOnce is of how many pages one query sorts the versions.
+const versionsAtOnce = 16
+
+// VersionsOf implements entindex.VersionReader.
+func (b *backend) VersionsOf(ctx context.Context, shard backup.ShardID, pages []entindex.PageID, do func(*entindex.Version) error) error {
+	for group := range slices.Chunk(pages, versionsAtOnce) {
+		_, directories, keys := columnsOf(group)
+		rows, err := b.pool.Query(ctx, selectVersionsOf, int64(shard), directories, keys)
+		if err != nil {
+			return b.Wrap(err)
+		}
+		for rows.Next() {
+			v := scanVersion(rows)
+			if err := do(&v); err != nil {
+				rows.Close()
+				return err
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return b.Wrap(err)
+		}
+	}
+	return nil
 }
 
 // CutVersions implements entindex.VersionWriter.

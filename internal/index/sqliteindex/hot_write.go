@@ -197,8 +197,18 @@ func (w hotWriter) PagesAt(ctx context.Context, at backup.SnapshotNumber, names 
 	return pages, nil
 }
 
+// storesNames begins and ends what this binary writes to pages. The trigger of the table marks the
+// shards of pages that others write, because they do not store the names.
+func (w hotWriter) storesNames(ctx context.Context, stores bool) error {
+	_, err := w.exec(ctx, "UPDATE names_writer SET stores = ?", stores)
+	return err
+}
+
 // PutPages implements entindex.HotWriter.
 func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error {
+	if err := w.storesNames(ctx, true); err != nil {
+		return err
+	}
 	for i := range rows {
 		row := &rows[i]
 		if row.Ends {
@@ -212,7 +222,7 @@ func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error 
 			return err
 		}
 	}
-	return nil
+	return w.storesNames(ctx, false)
 }
 
 // EndPages implements entindex.HotWriter.

@@ -47,7 +47,13 @@ func (w hotWriter) KeepVersions(ctx context.Context, shard backup.ShardID, neede
 	if err != nil {
 		return 0, err
 	}
+	if err := w.storesNames(ctx, true); err != nil { // the names of what stays do not change
+		return 0, err
+	}
 	inserted, err := w.insertFrom(ctx, before, kept)
+	if err == nil {
+		err = w.storesNames(ctx, false)
+	}
 	if err == nil && inserted != int64(len(kept)) {
 		err = fmt.Errorf("%d versions of %d that stay were written again: %w", inserted, len(kept), backup.ErrCorrupt)
 	}

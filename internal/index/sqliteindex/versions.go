@@ -53,18 +53,60 @@ func (w hotWriter) Versions(ctx context.Context, shard backup.ShardID, r entinde
 	defer rows.Close()
 	var versions []entindex.Version
 	for rows.Next() {
-		var v entindex.Version
-		var last sql.NullInt64
-		if v.PageRow, err = scanPage(rows, true, []any{&v.First, &last}, nil); err != nil {
+		v, err := scanVersion(rows)
+		if err != nil {
 			return nil, err
-		}
-		v.Last = math.MaxInt64
-		if last.Valid {
-			v.Last = backup.SnapshotNumber(last.Int64)
 		}
 		versions = append(versions, v)
 	}
 	return versions, rows.Err()
+}
+
+// scanVersion reads a row of the version columns.
+func scanVersion(rows *sql.Rows) (v entindex.Version, err error) {
+	var last sql.NullInt64
+	v.PageRow, err = scanPage(rows, true, []any{&v.First, &last}, nil)
+	v.Last = math.MaxInt64
+	if last.Valid {
+		v.Last = backup.SnapshotNumber(last.Int64)
+	}
+	return v, err
+}
+
+// VersionsAfter implements entindex.VersionReader.
+func (b *backend) VersionsAfter(ctx context.Context, shard backup.ShardID, r entindex.Range, after *entindex.Version, limit int) (versions []entindex.Version, err error) {
+	key, page, first := []byte{}, int64(-1), int64(0)
+	if after != nil {
+		r.From = after.PathKey
+		key, page, first = after.PathKey, int64(after.Key), int64(after.First)
+	}
+	args := []any{int64(shard), int64(0), entindex.NotNull(r.From), rangeEnd(r), key, page, first, limit}
+	err = b.each(ctx, selectVersions, args, func(rows *sql.Rows) error {
+		v, err := scanVersion(rows)
+		versions = append(versions, v)
+		return err
+	})
+	return versions, err
+}
+
+const selectVersionsOf = "SELECT " + versionColumns + " FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?2 AND page = ?3 ORDER BY first_snapshot"
+
+// VersionsOf implements entindex.VersionReader.
+func (b *backend) VersionsOf(ctx context.Context, shard backup.ShardID, pages []entindex.PageID, do func(*entindex.Version) error) error {
+	for i := range pages {
+		args := []any{int64(shard), pages[i].Directory[:], int64(pages[i].Key)}
+		err := b.each(ctx, selectVersionsOf, args, func(rows *sql.Rows) error {
+			v, err := scanVersion(rows)
+			if err == nil {
+				err = do(&v)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // CutVersions implements entindex.VersionWriter.
@@ -87,6 +129,9 @@ func (w hotWriter) DeletePage(ctx context.Context, p entindex.PageID) error {
 
 // PutVersions implements entindex.VersionWriter.
 func (w hotWriter) PutVersions(ctx context.Context, versions []entindex.Version) error {
+	if err := w.storesNames(ctx, true); err != nil {
+		return err
+	}
 	for i := range versions {
 		v := &versions[i]
 		var last any
@@ -99,7 +144,7 @@ func (w hotWriter) PutVersions(ctx context.Context, versions []entindex.Version)
 			return err
 		}
 	}
-	return nil
+	return w.storesNames(ctx, false)
 }
 
 // Lists implements entindex.VersionWriter.

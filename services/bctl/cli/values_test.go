@@ -91,6 +91,7 @@ var badFlags = map[string]string{
 	"config": "~root/x", "progress": "maybe", "cpuprofile": "", "memprofile": "", "exectrace": "",
 	"exclude": "[", "include": "[", "exclude-file": "", "files-from": "", "stdin-filename": "a/b", "exclude-if-present": "a/b", "exclude-larger-than": "huge", "max-memory": "huge", "max-bytes": "huge", "max-requests": "many", "proven-within": "soon", "max-unused": "all", "parity": "20", "level": "some", "read-data": "all", "price-per-gb-month": "cheap", "price-per-1000-requests": "cheap", "price-per-gib": "cheap", "max-cost": "little",
 	"filer": "", "shard": "", "tag": "", "label": "nolabel", "recipient": "foo", "source": "", "target": "", "committer": "", "pruner": "",
+	"larger": "huge", "smaller": "huge", "newer": "yesterday", "older": "yesterday", "until": "yesterday", "owner": "", "type": "thing",
 	"since": "yesterday", "state": "odd", "limit": "-1", "depth": "-1", "accept-loss": "-1", "latest": "-1", "path": "", "overwrite": "sometimes", "concurrency": "-1",
 	"compare": "taste", "site": "", "walk-tasks": "-1", "read-batches": "-1", "read-rate": "fast", "snapshots": "[",
 	"schedule": "now and then", "time-zone": "Middle/Earth", "jitter": "much", "window": "some day", "recovery-point": "soon",
@@ -274,6 +275,9 @@ func TestUnknownFilersAreErrors(t *testing.T) {
 		}
 		if cmd.Name() == "diff" {
 			args = append(args, "latest")
+		}
+		if cmd.Name() == "find" || cmd.Name() == "history" {
+			args = append(args, "name")
 		}
 		if cmd.Name() == "restore" {
 			args = append(args, "--target", filepath.Join(t.TempDir(), "target"))
