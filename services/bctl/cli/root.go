@@ -25,8 +25,8 @@
 //
 // Restore and browse
 //
-//	restore.go, reading.go, ls.go, ls_long.go, ls_tree.go, ls_flaws.go, diff.go, snapshot.go,
-//	snapshot_ls.go, snapshot_bad.go, interrupted.go, current.go
+//	restore.go, reading.go, ls.go, ls_long.go, ls_tree.go, ls_flaws.go, diff.go,
+//	diff_live.go, snapshot.go, snapshot_ls.go, snapshot_bad.go, interrupted.go, current.go
 //
 // Forget and free space
 //
