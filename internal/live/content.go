@@ -130,7 +130,7 @@ func (h *Hasher) finish() backup.Content {
 // readFull reads until p is full or the file ends.
 func readFull(f io.ReaderAt, p []byte, offset int64) (n int, err error) {
 	n, err = f.ReadAt(p, offset)
-	if err == io.EOF { //nolint:errorlint // as io.ReaderAt returns it
+	if err == io.EOF {
 		err = nil
 	}
 	return n, err

@@ -32,7 +32,7 @@
 //
 //	forget.go, forget_brake.go, hold.go, hold_copy.go, brake.go, confirm.go, confirm_group.go,
 //	prune.go, purge.go, purge_fleet.go, purge_pending.go, purge_report.go, purge_unneeded.go,
-//	stats.go, log.go
+//	stats.go, du.go, log.go
 //
 // Register filers, shards and policies
 //
@@ -185,7 +185,7 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) }
 	setHelp(root)
 	addGroup(root, useGroup, newInit(a), newBackup(a), newRestore(a), newSnapshot(a), newLs(a), newDiff(a), newStatus(a), newCancel(a),
-		newForget(a), newPrune(a), newPurge(a), newHold(a), newConfirm(a), newBrake(a), newLog(a), newStats(a))
+		newForget(a), newPrune(a), newPurge(a), newHold(a), newConfirm(a), newBrake(a), newLog(a), newStats(a), newDu(a))
 	addGroup(root, fleetGroup, newFiler(a), newShard(a), newPolicy(a), newApply(a), newExport(a), newWorker(a))
 	addGroup(root, serveGroup,
 		newService(a, "walker", "Run a walker, which lists directories and finds changes", a.services.Walker),
