@@ -2,6 +2,8 @@ package embedded_test
 
 import (
 	"bytes"
+	"database/sql"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -133,5 +135,43 @@ func (m *machine) wantParts(l *embedded.Live, all []diff.Change) {
 			return !concerns(c.Path) && !concerns(c.From)
 		})
 		m.wantChanges(path, m.liveDiff(l, path), want)
+	}
+}
+
+// TestLiveDiffOfMissingPages deletes a page from the index. What it lists seems to be new, so the
+// comparison must fail.
+func TestLiveDiffOfMissingPages(t *testing.T) {
+	m := newMachine(t)
+	m.must(os.MkdirAll(m.tree+"/a/b", 0o700))
+	m.must(os.WriteFile(m.tree+"/a/b/file", []byte("x"), 0o600))
+	s, err := m.backup(t.Context())
+	m.must(err)
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(m.memory, "index.db")+"?_pragma=busy_timeout(60000)")
+	m.must(err)
+	defer db.Close()
+	_, err = db.Exec("DELETE FROM pages WHERE path_key = ?", backup.PathKey("a/b"))
+	m.must(err)
+	_, err = m.walkLive(&s, false).Diff(t.Context(), "", func(*diff.Change) error { return nil })
+	if !errors.Is(err, backup.ErrCorrupt) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// TestLiveDiffOfAnotherTree removes a tree, and has another in its place, as if it were not mounted.
+func TestLiveDiffOfAnotherTree(t *testing.T) {
+	m := newMachine(t)
+	m.must(os.WriteFile(m.tree+"/file", []byte("x"), 0o600))
+	s, err := m.backup(t.Context())
+	m.must(err)
+	m.must(os.Rename(m.tree, m.tree+".away"))
+	defer os.RemoveAll(m.tree + ".away")
+	shards, err := m.Index.ListShards(t.Context(), index.ShardFilter{})
+	m.must(err)
+	for range 2 { // gone, then empty
+		_, err := embedded.WalkLive(t.Context(), m.Options, &shards[0], &s, nil, func(*backup.SliceWalked) {}, nil)
+		if err == nil || !strings.Contains(err.Error(), "nothing is compared") {
+			t.Errorf("the error is %v", err)
+		}
+		m.must(os.MkdirAll(m.tree, 0o700))
 	}
 }
