@@ -157,7 +157,8 @@ func TestLiveDiffOfMissingPages(t *testing.T) {
 	}
 }
 
-// TestLiveDiffOfAnotherTree removes a tree, and has another in its place, as if it were not mounted.
+// TestLiveDiffOfAnotherTree removes a tree, and makes another in its place, as if nothing were
+// mounted there.
 func TestLiveDiffOfAnotherTree(t *testing.T) {
 	m := newMachine(t)
 	m.must(os.WriteFile(m.tree+"/file", []byte("x"), 0o600))
