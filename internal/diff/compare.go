@@ -107,7 +107,7 @@ func (d *differ) readWhole(ctx context.Context, s *side) error {
 // compareSides reports the changes between two states of a directory. Without a self, a side has no
 // such directory, or the directory itself is unchanged.
 func (d *differ) compareSides(ctx context.Context, old, now *side) error {
-	if err := d.self(old, now); err != nil {
+	if err := d.self(ctx, old, now); err != nil {
 		return err
 	}
 	i, j := 0, 0
@@ -130,7 +130,7 @@ func (d *differ) compareSides(ctx context.Context, old, now *side) error {
 			i++
 			j++
 		}
-		if err := d.entry(old.path, now.path, o, n); err != nil {
+		if err := d.entry(ctx, old.path, now.path, o, n); err != nil {
 			return err
 		}
 		if old.path == now.path {
@@ -169,31 +169,34 @@ func (d *differ) stayed(ctx context.Context, above string, e *backup.Entry) erro
 		}
 		selves[i] = self
 	}
-	return d.report(Change{Kind: Moved, Path: path, From: path, Old: selves[0], New: selves[1]})
+	return d.report(ctx, Change{Kind: Moved, Path: path, From: path, Old: selves[0], New: selves[1]})
 }
 
 // self reports how a directory itself has changed.
-func (d *differ) self(old, now *side) error {
+func (d *differ) self(ctx context.Context, old, now *side) error {
 	o, n := named(old), named(now)
 	switch {
 	case o == nil && n == nil:
 		return nil
 	case o == nil:
-		return d.report(Change{Kind: Added, Path: now.path, New: n})
+		return d.report(ctx, Change{Kind: Added, Path: now.path, New: n})
 	case n == nil:
-		return d.report(Change{Kind: Removed, Path: old.path, Old: o})
+		return d.report(ctx, Change{Kind: Removed, Path: old.path, Old: o})
 	}
-	c := Change{Kind: Changed, Path: now.path, Old: o, New: n, Differs: differences(o, n)}
+	c := Change{Kind: Changed, Path: now.path, Old: o, New: n}
 	if old.path != now.path {
 		c.From = old.path
 		if !d.moved.followsParent(now.path) {
 			c.Kind = Moved
 		}
 	}
+	if err := d.differs(ctx, &c); err != nil {
+		return err
+	}
 	if c.Kind == Changed && c.Differs == 0 {
 		return nil
 	}
-	return d.report(c)
+	return d.report(ctx, c)
 }
 
 // named returns the directory's own attributes, with its name.
@@ -207,7 +210,7 @@ func named(s *side) *backup.Entry {
 }
 
 // entry reports how an entry has changed. Directories are reported by self.
-func (d *differ) entry(before, path string, old, now *backup.Entry) error {
+func (d *differ) entry(ctx context.Context, before, path string, old, now *backup.Entry) error {
 	if old != nil && old.Kind == backup.Directory {
 		old = nil
 	}
@@ -218,16 +221,16 @@ func (d *differ) entry(before, path string, old, now *backup.Entry) error {
 	case old == nil && now == nil:
 		return nil
 	case old == nil:
-		return d.report(Change{Kind: Added, Path: backup.Join(path, now.Name), New: now})
+		return d.report(ctx, Change{Kind: Added, Path: backup.Join(path, now.Name), New: now})
 	case now == nil:
-		return d.report(Change{Kind: Removed, Path: backup.Join(before, old.Name), Old: old})
+		return d.report(ctx, Change{Kind: Removed, Path: backup.Join(before, old.Name), Old: old})
 	}
-	c := Change{Kind: Changed, Path: backup.Join(path, now.Name), Old: old, New: now, Differs: differences(old, now)}
+	c := Change{Kind: Changed, Path: backup.Join(path, now.Name), Old: old, New: now}
 	if before != path {
 		c.From = backup.Join(before, old.Name)
 	}
-	if c.Differs == 0 {
-		return nil
+	if err := d.differs(ctx, &c); err != nil || c.Differs == 0 || !d.concerns(&c) {
+		return err // what is changed is not part of a move
 	}
-	return d.report(c)
+	return d.report(ctx, c)
 }

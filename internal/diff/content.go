@@ -22,10 +22,13 @@ const (
 	Group
 	Mtime // of a directory, it only says that an entry was added or removed, and is not compared
 	Xattrs
+	// Of an entry of a source, it is not known whether these differ: a backup would read the file.
+	ContentUnread
+	XattrsUnread
 )
 
 // names are in the order of the bits.
-var names = [...]string{"type", "content", "target", "rdev", "mode", "owner", "group", "mtime", "xattrs"}
+var names = [...]string{"type", "content", "target", "rdev", "mode", "owner", "group", "mtime", "xattrs", "content?", "xattrs?"}
 
 // Names returns the names of the attributes.
 func (a Attributes) Names() []string {
@@ -41,7 +44,8 @@ func (a Attributes) Names() []string {
 // Differences returns how an entry of the newer snapshot differs from one of the older.
 func Differences(old, now *backup.Entry) Attributes { return differences(old, now) }
 
-// differences returns how an entry of the newer snapshot differs from one of the older.
+// differences returns how an entry of the newer snapshot differs from one of the older. A source
+// may have entries that are not read, which are flagged as a walker flags them.
 func differences(old, now *backup.Entry) (a Attributes) {
 	if old.Kind != now.Kind {
 		return Type
@@ -51,14 +55,25 @@ func differences(old, now *backup.Entry) (a Attributes) {
 			a |= attribute
 		}
 	}
-	set(now.Kind == backup.File && !sameContent(old, now), Content)
+	unread := now.Flags&backup.Wanted != 0
+	switch {
+	case now.Kind != backup.File:
+	case old.Size != now.Size, !unread && !sameContent(old, now):
+		a |= Content
+	case unread && now.Size > 0:
+		a |= ContentUnread
+	}
 	set(old.Target != now.Target, Target)
 	set(old.Rdev != now.Rdev, Rdev)
 	set(old.Mode != now.Mode, Mode)
 	set(old.UID != now.UID, Owner)
 	set(old.GID != now.GID, Group)
 	set(now.Kind != backup.Directory && old.Mtime != now.Mtime, Mtime)
-	set(!sameXattrs(old, now), Xattrs)
+	if now.Flags&(backup.Wanted|backup.XattrsWanted) != 0 {
+		a |= XattrsUnread
+	} else {
+		set(!sameXattrs(old, now), Xattrs)
+	}
 	return a
 }
 

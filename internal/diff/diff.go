@@ -85,7 +85,17 @@ type Result struct {
 // the index lacks pages of a directory, or has damaged ones, the changes of all others are reported
 // before Between fails with backup.ErrCorrupt.
 func Between(ctx context.Context, x Index, old, now *backup.Snapshot, path string, report func(*Change) error) (Result, error) {
-	d := &differ{index: x, old: old, now: now, path: path, to: report, limit: maxPaired}
+	return (&differ{index: x, old: old, now: now, path: path, to: report, limit: maxPaired}).run(ctx)
+}
+
+// WithSource is Between for a newer snapshot that does not exist: it stands for a source as it is
+// now, and x has its pages. settle is called with each entry that both have and that may differ
+// (Change.Differs). It reads what is not read yet, and replaces Differs.
+func WithSource(ctx context.Context, x Index, old, now *backup.Snapshot, path string, settle func(context.Context, *Change) error, report func(*Change) error) (Result, error) {
+	return (&differ{index: x, old: old, now: now, path: path, settle: settle, to: report, limit: maxPaired}).run(ctx)
+}
+
+func (d *differ) run(ctx context.Context) (Result, error) {
 	if err := d.keep(ctx); err != nil {
 		return Result{}, err
 	}
@@ -101,7 +111,7 @@ func Between(ctx context.Context, x Index, old, now *backup.Snapshot, path strin
 			return Result{}, err
 		}
 	}
-	if err := d.flush(); err != nil {
+	if err := d.flush(ctx); err != nil {
 		return Result{}, err
 	}
 	if len(d.damaged) > 0 {
@@ -114,6 +124,7 @@ type differ struct {
 	index    Index
 	old, now *backup.Snapshot
 	path     string
+	settle   func(context.Context, *Change) error // of a source; nil: everything is read
 	to       func(*Change) error
 
 	kept    []directory // all, unless there are many
@@ -126,7 +137,7 @@ type differ struct {
 }
 
 // report holds a change back until the files that have moved are known.
-func (d *differ) report(c Change) error {
+func (d *differ) report(ctx context.Context, c Change) error {
 	if d.result.Unpaired {
 		return d.pass(&c)
 	}
@@ -136,7 +147,7 @@ func (d *differ) report(c Change) error {
 		return nil
 	}
 	d.result.Unpaired = true
-	return d.flush()
+	return d.flush(ctx)
 }
 
 // Clone returns an entry that shares no memory with the other entries of its page.
@@ -156,8 +167,11 @@ func clone(e *backup.Entry) *backup.Entry {
 	return &c
 }
 
-func (d *differ) flush() error {
-	held := pair(d.held)
+func (d *differ) flush(ctx context.Context) error {
+	held, err := d.pair(ctx, d.held)
+	if err != nil {
+		return err
+	}
 	d.held = nil
 	for i := range held {
 		if err := d.pass(&held[i]); err != nil {
@@ -168,12 +182,29 @@ func (d *differ) flush() error {
 }
 
 func (d *differ) pass(c *Change) error {
+	if !d.concerns(c) {
+		return nil
+	}
+	return d.to(c)
+}
+
+// concerns reports whether a change is one of the path.
+func (d *differ) concerns(c *Change) bool {
 	for _, path := range []string{c.Path, c.From} {
 		// What is above the path concerns it if it moves with that.
 		above := c.Kind == Moved && path != "" && backup.IsAtOrBelow(d.path, path)
 		if d.path == "" || path != "" && backup.IsAtOrBelow(path, d.path) || above {
-			return d.to(c)
+			return true
 		}
 	}
-	return nil
+	return false
+}
+
+// differs finds out how the two entries of a change differ.
+func (d *differ) differs(ctx context.Context, c *Change) error {
+	c.Differs = differences(c.Old, c.New)
+	if d.settle == nil || c.Differs == 0 || !d.concerns(c) {
+		return nil
+	}
+	return d.settle(ctx, c)
 }

@@ -131,7 +131,7 @@ func identityOf(e *backup.Entry) identity {
 }
 
 // pair turns files that were removed at one path and added at another into moved ones.
-func pair(changes []Change) []Change {
+func (d *differ) pair(ctx context.Context, changes []Change) ([]Change, error) {
 	removed := map[identity][]int{}
 	for i := range changes {
 		if c := &changes[i]; c.Kind == Removed && c.Old.Kind != backup.Directory && c.Old.Inode != 0 {
@@ -151,11 +151,14 @@ func pair(changes []Change) []Change {
 			}
 			removed[id] = from[1:]
 			old := &changes[from[0]]
-			c.Kind, c.From, c.Old, c.Differs = Moved, old.Path, old.Old, differences(old.Old, c.New)
+			c.Kind, c.From, c.Old = Moved, old.Path, old.Old
 			old.Kind = 0
+			if err := d.differs(ctx, c); err != nil {
+				return nil, err
+			}
 		}
 		changes = slices.DeleteFunc(changes, func(c Change) bool { return c.Kind == 0 })
 	}
 	slices.SortStableFunc(changes, func(a, b Change) int { return bytes.Compare(backup.PathKey(a.Path), backup.PathKey(b.Path)) })
-	return changes
+	return changes, nil
 }

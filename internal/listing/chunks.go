@@ -11,6 +11,13 @@ import (
 // Data that is too large for a page is in separate chunks: the refs of large files (list chunks),
 // and large xattrs.
 
+// InlineRefs is how many refs of a file a page holds; more go into list chunks of ListRefs refs, so
+// that the ids of a list chunk fit into a message.
+const (
+	InlineRefs = 4
+	ListRefs   = 1 << 14
+)
+
 // EncodeRefs appends a list chunk, which holds the refs of one level of a large file.
 func EncodeRefs(dst []byte, c backup.Content) []byte {
 	dst = append(dst, version, byte(c.Depth))

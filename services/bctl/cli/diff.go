@@ -24,6 +24,11 @@ type diffCommand struct {
 	which which
 	depth int // of the directories to count
 
+	content    bool // of a source, content is read
+	repository backup.Repository
+	unread     int64 // files whose content or extended attributes are not known
+	causes     causeCounter
+
 	counted bool // directories are listed, and not changes
 
 	counts      diffCounts
@@ -33,8 +38,8 @@ type diffCommand struct {
 func newDiff(a *app) *cobra.Command {
 	c := &diffCommand{app: a, directories: map[string]*diffCounts{}}
 	cmd := &cobra.Command{
-		Use:   "diff SNAPSHOT SNAPSHOT [PATH]",
-		Short: "List the changes between two snapshots",
+		Use:   "diff SNAPSHOT SNAPSHOT|live [PATH]",
+		Short: "List the changes between two snapshots, or since one",
 		Long: `Lists what was added, removed, changed and moved from the first snapshot to the
 second one, both of the same shard. PATH, relative to the tree that was backed
 up, restricts the list to a directory or file.
@@ -44,14 +49,31 @@ mode, owner, group, mtime or xattrs. A file or directory has moved if its inode
 is now at a path where there was nothing. What is below a moved directory is
 listed only if it differs.
 
+With live instead of the second snapshot, the source is walked as the next
+backup would walk it, with the exclusions of the snapshot. Files are compared by
+their size and times. A ? after content or xattrs means that a backup would read
+the file to know whether they differ. --content reads files of equal size, and
+compares what they contain; it needs the worker key, or an identity. Nothing is
+written. If something cannot be read, an error names it, and the status is 3.
+
 With --depth N, directories are listed instead, with the number of changes below
 them: N is the number of components of their paths, and 0 is the whole tree.`,
 		Example: `  bctl diff 3f2a latest
   bctl diff 3f2a 9b41 home/alice
-  bctl diff 3f2a 9b41 --depth 2`,
+  bctl diff 3f2a 9b41 --depth 2
+  bctl diff latest live
+  bctl diff latest live home/alice --content`,
 		Args: args(cobra.RangeArgs(2, 3)),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			c.counted = cmd.Flags().Changed("depth")
+			switch {
+			case given[0] == liveName:
+				return usage("live is the newer one: bctl diff SNAPSHOT live")
+			case given[1] == liveName:
+				return c.runLive(cmd.Context(), given)
+			case c.content:
+				return usage("--content is for bctl diff SNAPSHOT live: snapshots are always compared by content")
+			}
 			return c.run(cmd.Context(), given)
 		},
 	}
@@ -60,9 +82,14 @@ them: N is the number of components of their paths, and 0 is the whole tree.`,
 		if len(given) > 1 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return readable(cmd, nil, start)
+		offers, directive := readable(cmd, nil, start)
+		if len(given) == 1 && strings.HasPrefix(liveName, start) {
+			offers = append(offers, liveName+"\tthe source as it is now")
+		}
+		return offers, directive
 	}
 	c.which.flags(a, cmd)
+	cmd.Flags().BoolVar(&c.content, "content", false, "with live, read and compare the content of files")
 	numberFlag(cmd.Flags(), &c.depth, "depth", 0, 0, 1000, "list directories with `N` components, and count their changes")
 	return cmd
 }
@@ -146,10 +173,11 @@ func (n *diffCounts) add(c *diff.Change) {
 	case diff.Moved:
 		n.Moved++
 	}
-	if c.New != nil && (c.Old == nil || c.Differs&(diff.Content|diff.Type) != 0) {
+	const content = diff.Content | diff.ContentUnread | diff.Type
+	if c.New != nil && (c.Old == nil || c.Differs&content != 0) {
 		n.AddedBytes += c.New.Size
 	}
-	if c.Old != nil && (c.New == nil || c.Differs&(diff.Content|diff.Type) != 0) {
+	if c.Old != nil && (c.New == nil || c.Differs&content != 0) {
 		n.RemovedBytes += c.Old.Size
 	}
 }
@@ -174,6 +202,9 @@ type diffChange struct {
 
 func (c *diffCommand) report(ch *diff.Change) error {
 	c.counts.add(ch)
+	if ch.Differs&(diff.ContentUnread|diff.XattrsUnread) != 0 {
+		c.unread++
+	}
 	if c.counted {
 		c.count(ch)
 		return nil
@@ -253,7 +284,10 @@ type diffTotal struct {
 	From string `json:"from"` // the ids of the snapshots
 	To   string `json:"to"`
 	diffCounts
-	Unpaired bool `json:"unpaired,omitempty"` // not all files that have moved were recognized
+	Unpaired bool  `json:"unpaired,omitempty"` // not all files that have moved were recognized
+	Unread   int64 `json:"unread,omitempty"`   // of a source: files with content? or xattrs?
+	Unsure   int64 `json:"unsure,omitempty"`   // of a source: files whose times do not show whether they have changed
+	Errors   int64 `json:"errors,omitempty"`   // of a source
 }
 
 var diffTable = table[directoryDiff]{
@@ -266,15 +300,20 @@ var diffTable = table[directoryDiff]{
 	{name: "GONE", right: true, text: func(d directoryDiff) string { return size(d.RemovedBytes) }, leave: 1},
 }
 
-// conclude prints the directories, and the total.
+// conclude ends the report of two snapshots.
 func (c *diffCommand) conclude(old, now *backup.Snapshot, result *diff.Result) error {
+	return c.finish(&diffTotal{Type: "total", From: old.ID.String(), To: now.ID.String(), diffCounts: c.counts, Unpaired: result.Unpaired})
+}
+
+// finish prints the directories, and the total.
+func (c *diffCommand) finish(total *diffTotal) error {
 	if err := c.printDirectories(); err != nil {
 		return err
 	}
 	if c.app.json {
-		return c.app.print(diffTotal{"total", old.ID.String(), now.ID.String(), c.counts, result.Unpaired})
+		return c.app.print(total)
 	}
-	if result.Unpaired {
+	if total.Unpaired {
 		c.app.note("there are more than a million changes: some files that have moved are listed as removed and added")
 	}
 	c.app.note("%s", &c.counts)

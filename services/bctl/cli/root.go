@@ -26,14 +26,14 @@
 // Restore and browse
 //
 //	restore.go, reading.go, ls.go, ls_long.go, ls_tree.go, ls_flaws.go, find.go, find_pattern.go,
-//	history.go, versions.go, diff.go, snapshot.go, snapshot_ls.go, snapshot_bad.go, interrupted.go,
-//	current.go
+//	history.go, versions.go, diff.go, diff_live.go, snapshot.go, snapshot_ls.go, snapshot_bad.go,
+//	interrupted.go, current.go
 //
 // Forget and free space
 //
 //	forget.go, forget_brake.go, hold.go, hold_copy.go, brake.go, confirm.go, confirm_group.go,
 //	prune.go, purge.go, purge_fleet.go, purge_pending.go, purge_report.go, purge_unneeded.go,
-//	stats.go, log.go
+//	stats.go, du.go, log.go
 //
 // Register filers, shards and policies
 //
@@ -186,7 +186,7 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) }
 	setHelp(root)
 	addGroup(root, useGroup, newInit(a), newBackup(a), newRestore(a), newSnapshot(a), newLs(a), newFind(a), newHistory(a), newDiff(a), newStatus(a), newCancel(a),
-		newForget(a), newPrune(a), newPurge(a), newHold(a), newConfirm(a), newBrake(a), newLog(a), newStats(a))
+		newForget(a), newPrune(a), newPurge(a), newHold(a), newConfirm(a), newBrake(a), newLog(a), newStats(a), newDu(a))
 	addGroup(root, fleetGroup, newFiler(a), newShard(a), newPolicy(a), newApply(a), newExport(a), newWorker(a))
 	addGroup(root, serveGroup,
 		newService(a, "walker", "Run a walker, which lists directories and finds changes", a.services.Walker),

@@ -31,8 +31,7 @@ func Survey(ctx context.Context, o Options, shard *index.ShardStatus, s, base ba
 	if !s.NewRoot && !base.Counts.Empty() {
 		job.Root = base.Root
 	}
-	o.Walker.Alone, o.Walker.Log = true, o.Log
-	surveyed, err := walk.Survey(ctx, o.Index, o.Source, job, o.Walker, found)
+	surveyed, err := survey(ctx, &o, job, found)
 	if err != nil {
 		return Forecast{}, err
 	}
@@ -46,4 +45,9 @@ func Survey(ctx context.Context, o Options, shard *index.ShardStatus, s, base ba
 		f.Failed = commit.Guard(&s, &index.LastCommits{Good: shard.Number, Files: shard.Files, Bytes: shard.Bytes})
 	}
 	return f, nil
+}
+
+func survey(ctx context.Context, o *Options, job backup.Job, found func(*backup.SliceWalked)) (walk.Surveyed, error) {
+	o.Walker.Alone, o.Walker.Log = true, o.Log
+	return walk.Survey(ctx, o.Index, o.Source, job, o.Walker, found)
 }

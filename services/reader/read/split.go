@@ -106,11 +106,8 @@ func (s *splitter) extendSpace(ctx context.Context, want, have int) ([]byte, err
 // and becomes one ref of the level above.
 type refTree struct{ levels [][]backup.Ref }
 
-// inlineRefs is how many refs a listing holds; more go into a list chunk.
-const inlineRefs = 4
-
-// listRefs is how many refs a list chunk has, so that their ids fit into a message; fewer in tests.
-var listRefs = 1 << 14
+// listRefs is how many refs a list chunk has; fewer in tests.
+var listRefs = listing.ListRefs
 
 // add adds a ref of the data. If the tree is full afterwards, its refs must be collapsed.
 func (t *refTree) add(ref backup.Ref) {
@@ -148,12 +145,13 @@ func (t *refTree) collapse(ctx context.Context, b *batch, level int) error {
 	return t.addAt(ctx, b, level+1, ref)
 }
 
-// finish collapses levels until the last one has at most inlineRefs refs, and returns that level.
+// finish collapses levels until the last one has at most listing.InlineRefs refs, and returns that
+// level.
 func (t *refTree) finish(ctx context.Context, b *batch) (backup.Content, error) {
 	for level := 0; level < len(t.levels); level++ { //nolint:intrange // collapsing a level adds to the next, which may be new
 		refs := t.levels[level]
 		top := level == len(t.levels)-1
-		if top && len(refs) <= inlineRefs {
+		if top && len(refs) <= listing.InlineRefs {
 			return backup.Content{Depth: level, Refs: refs}, nil
 		}
 		if len(refs) == 0 {
