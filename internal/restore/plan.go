@@ -11,7 +11,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/browse"
-	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/hardlink"
 	"github.com/bctl/bctl/internal/listing"
 )
 
@@ -26,7 +26,7 @@ type planner struct {
 	r       *restorer
 	bundles *errgroup.Group
 	bundle  *bundle
-	hasher  *chunk.Hasher
+	keyer   *hardlink.Keyer
 
 	current *directory // directory of the last page; its ancestors follow through parent
 	listed  int        // names in all children sets from current up to the root
@@ -301,9 +301,9 @@ func (p *planner) planEntries(ctx context.Context, entries []backup.Entry) error
 // target.
 func (p *planner) planEntry(ctx context.Context, e *backup.Entry) error {
 	f := newFile(p.r, p.current, e)
-	if e.Kind == backup.File && e.Flags&missing != 0 {
+	if e.Kind == backup.File && e.Flags&hardlink.Missing != 0 {
 		p.r.flawed.Add(1)
-		f.fail(opBackup, errContentMissing)
+		f.fail(opBackup, browse.ErrContentMissing)
 		f.arrive()
 		return nil
 	}

@@ -14,8 +14,8 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/browse"
-	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/fetch"
+	"github.com/bctl/bctl/internal/hardlink"
 	"github.com/bctl/bctl/internal/restore/target"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/selection"
@@ -250,7 +250,7 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 func (r *restorer) run(ctx context.Context, entry backup.Entry) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(bundlesInFlight)
-	p := &planner{r: r, bundles: g, bundle: &bundle{}, hasher: chunk.NewHasher([32]byte(r.key))}
+	p := &planner{r: r, bundles: g, bundle: &bundle{}, keyer: hardlink.NewKeyer(r.key, r.o.Compare)}
 	var err error
 	if p.stale, err = r.flawAbove(gctx); err == nil {
 		err = p.plan(gctx, entry)
