@@ -9,9 +9,9 @@ import (
 	"github.com/bctl/bctl/internal/browse"
 )
 
-// opBackup is the op of the Problems for entries that the snapshot does not hold as the file server
+// OpBackup is the op of the Problems for entries that the snapshot does not hold as the file server
 // had them.
-const opBackup = "backup"
+const OpBackup = "backup"
 
 // flawOf describes how a directory differs from what the file server had.
 func (d *directory) flawOf() string {
@@ -26,7 +26,7 @@ func (d *directory) flawOf() string {
 func (r *restorer) flaw(path, text string) {
 	if text != "" {
 		r.flawed.Add(1)
-		r.problem(path, opBackup, errors.New(text))
+		r.problem(path, OpBackup, errors.New(text))
 	}
 }
 

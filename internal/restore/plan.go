@@ -303,7 +303,7 @@ func (p *planner) planEntry(ctx context.Context, e *backup.Entry) error {
 	f := newFile(p.r, p.current, e)
 	if e.Kind == backup.File && e.Flags&hardlink.Missing != 0 {
 		p.r.flawed.Add(1)
-		f.fail(opBackup, browse.ErrContentMissing)
+		f.fail(OpBackup, browse.ErrContentMissing)
 		f.arrive()
 		return nil
 	}
