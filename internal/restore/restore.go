@@ -73,6 +73,9 @@ type Options struct {
 
 	Include Selector // nil: everything; otherwise only what it matches, and everything below
 	Exclude Selector // nil: nothing
+	// Newer restores only entries, other than directories, whose mtime is later, and the
+	// directories that contain them; zero: all.
+	Newer backup.Time
 
 	// Protected are paths relative to Target at which nothing is restored or deleted: the
 	// repository itself, and its keys.
