@@ -158,7 +158,7 @@ func (p *planner) Directory(path string, self *backup.Entry, listed bool) error 
 	case path != p.o.Path && backup.CheckName(name) != nil:
 		p.problem(&p.planned, rel, restore.OpOrphan, fmt.Errorf("its name is not valid: %w", backup.ErrCorrupt))
 		p.leaveOut(path)
-		return nil
+		return nil //nolint:nilerr // it was reported
 	case self == nil: // Incomplete has reported it
 		self = &backup.Entry{Kind: backup.Directory, Flags: backup.AttributesUnknown | backup.Unreadable}
 	case self.HadVanished():

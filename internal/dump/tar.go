@@ -76,8 +76,8 @@ func (t *tarArchive) name(of func(uint32) string, id uint32) string {
 func (t *tarArchive) xattrs(h *tar.Header, e *backup.Entry) (refused []refusal) {
 	for i := range e.Xattrs {
 		x := &e.Xattrs[i]
-		record, value := paxXattr+x.Name, string(x.Value)
-		text, err := "", error(nil)
+		record, text := paxXattr+x.Name, string(x.Value)
+		var err error
 		switch x.Name {
 		case "system.posix_acl_access":
 			record = paxACL
@@ -85,8 +85,6 @@ func (t *tarArchive) xattrs(h *tar.Header, e *backup.Entry) (refused []refusal) 
 		case "system.posix_acl_default":
 			record = paxDefaultACL
 			text, err = aclText(x.Value)
-		default:
-			text = value
 		}
 		if err != nil || x.Name == "" || strings.ContainsAny(x.Name, "=\x00") { // pax has no place for such a name
 			refused = append(refused, refusal{"extended attributes", false})

@@ -17,7 +17,7 @@ const (
 	// first, so that it does not fetch more.
 	aheadPages = 16
 	// maxDirectoryBytes bounds the directories in memory.
-	maxDirectoryBytes = 16 << 20
+	maxDirectoryBytes = 8 << 20
 )
 
 // A directory is one that was read from the index. It is not changed.

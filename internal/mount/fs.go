@@ -222,15 +222,17 @@ func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fu
 	if err != nil {
 		return f.statusIn(n, err)
 	}
-	inode := uint64(0)
-	if n.isTop() {
-		inode = levelInode(n.parent, n.name)
-	} else {
-		inode = n.view.inode(n.path(), n.parent.volume, withoutNames(e))
-	}
-	n.view.fill(&out.Attr, e, inode)
+	n.view.fill(&out.Attr, e, f.inodeOf(n, e))
 	out.SetTimeout(keepFor)
 	return fuse.OK
+}
+
+// inodeOf returns the inode number of a node of a snapshot.
+func (f *fileSystem) inodeOf(n *node, e *backup.Entry) uint64 {
+	if n.isTop() {
+		return levelInode(n.parent, n.name)
+	}
+	return n.view.inode(n.path(), n.parent.volume, withoutNames(e))
 }
 
 // Access implements fuse.RawFileSystem. Without default_permissions, whoever may use the mount may

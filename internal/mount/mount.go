@@ -25,7 +25,7 @@ const (
 	// requestBytes is the size of the kernel's largest reads, and concurrency the number of ranges
 	// of packs that are read at a time.
 	requestBytes = 256 << 10
-	concurrency  = 4
+	concurrency  = 2
 	// tryAgain is the pause between two tries of an index or a store that does not answer.
 	tryAgain = time.Second
 	// grace is how long a request goes on after a signal has interrupted the process that made it:

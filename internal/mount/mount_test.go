@@ -181,7 +181,7 @@ func (f *fixture) mount(change func(*fileSystem)) *fileSystem {
 			f.at[id] = at
 		}
 	}
-	at, err := os.MkdirTemp("", "bctl-mount-") //nolint:usetesting // what removes it must not enter a mount that is left
+	at, err := os.MkdirTemp("", "bctl-mount-") // t.TempDir's removal would enter a mount that is left
 	check(t, err)
 	f.options.Mountpoint = at
 	ctx, cancel := context.WithCancel(context.Background())

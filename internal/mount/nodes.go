@@ -12,7 +12,7 @@ import (
 
 // maxKnown bounds the files whose attributes are in memory because the kernel knows them. The
 // kernel is asked to forget others.
-const maxKnown = 1 << 16
+const maxKnown = 1 << 15
 
 // A node is a file or directory that the kernel knows.
 type node struct {
@@ -50,9 +50,6 @@ func (n *node) path() string {
 
 // isTop reports whether the node is the root directory of a snapshot.
 func (n *node) isTop() bool { return n.view != nil && (n.parent == nil || n.parent.view == nil) }
-
-// isDirectory reports whether the node is a directory of a snapshot.
-func (n *node) isDirectory() bool { return n.view != nil && n.entry == nil }
 
 // A nameKey is a name in a directory.
 type nameKey struct {

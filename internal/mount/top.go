@@ -2,7 +2,6 @@ package mount
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"strings"
 	"syscall"
@@ -181,7 +180,7 @@ func (f *fileSystem) findAbove(ctx context.Context, l *level, name string) (*ite
 // findID returns a snapshot by its id, or a symlink to it by the beginning of its id.
 func (f *fileSystem) findID(ctx context.Context, name string) (*item, error) {
 	const whole = 2 * len(backup.SnapshotID{})
-	if _, err := hex.DecodeString((name + "0")[:(len(name)+1)/2*2]); err != nil || len(name) > whole || strings.ToLower(name) != name {
+	if len(name) > whole || strings.Trim(name, "0123456789abcdef") != "" {
 		return nil, nil
 	}
 	found, err := f.o.Catalog.Snapshots(ctx, index.SnapshotFilter{IDPrefix: name, States: onlyCommitted, Limit: 2})

@@ -16,9 +16,10 @@ import (
 	"github.com/bctl/bctl/internal/repo"
 )
 
-// mountMemoryBytes is the memory at which the garbage collector works harder. What a mount keeps is
-// bounded well below it.
-const mountMemoryBytes = 88 << 20
+// mountGCPercent is the amount of garbage, in percent of live memory, at which the collector runs.
+// Most of what a mount has in memory is what it keeps, so that running it often costs little. A
+// limit of memory would cost all processors when what is kept comes close to it.
+const mountGCPercent = 20
 
 type mountCommand struct {
 	app        *app
@@ -78,9 +79,7 @@ func (c *mountCommand) run(ctx context.Context, at string) error {
 	} else if o.Opener, o.HashKey, err = c.app.openSealed(ctx, r); err != nil {
 		return err
 	}
-	if _, given := c.app.env("GOMEMLIMIT"); !given {
-		debug.SetMemoryLimit(mountMemoryBytes)
-	}
+	defer debug.SetGCPercent(debug.SetGCPercent(mountGCPercent))
 	c.app.interruptible.Store(true)
 	return wrongSetting(mount.Run(ctx, o, func() error {
 		object := struct {
