@@ -49,8 +49,8 @@ func TestMain(m *testing.M) {
 //	bind FROM TO              bind-mounts a directory or file, until the script ends or unbinds TO
 //	unbind TO                 undoes it
 //
-// and the conditions [mount] (this user may mount file systems), [long] (make test-long is running)
-// and [capless] (root can give up the capability to read everything).
+// and the conditions [mount] (this user may mount file systems), [fuse] (and has FUSE), [long]
+// (make test-long is running) and [capless] (root can give up the capability to read everything).
 func TestScripts(t *testing.T) {
 	testscript.Run(t, params("script", func(e *testscript.Env) {
 		e.Setenv("BCTL_REPO", filepath.Join(e.WorkDir, "repo"))
@@ -90,6 +90,12 @@ func params(dir string, setup func(*testscript.Env)) testscript.Params {
 			switch c {
 			case "mount":
 				return testenv.MayMount(), nil
+			case "fuse":
+				device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+				if err != nil {
+					return false, nil //nolint:nilerr // this machine has no FUSE
+				}
+				return testenv.MayMount(), device.Close()
 			case "userns":
 				return exec.Command("unshare", "--user", "--map-root-user", "true").Run() == nil, nil
 			case "long":

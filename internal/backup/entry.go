@@ -134,6 +134,12 @@ type Xattr struct {
 	Value []byte
 }
 
+// Major returns the major number of a device, as Linux has it in Rdev.
+func (e *Entry) Major() uint64 { return e.Rdev>>8&0xfff | e.Rdev>>32&^0xfff }
+
+// Minor returns the minor number of a device.
+func (e *Entry) Minor() uint64 { return e.Rdev&0xff | e.Rdev>>12&0xffffff00 }
+
 // An Entry is one name in a directory or, as a page's Self with an empty Name, the directory
 // itself. A subdirectory's entry in its parent has only Name, Kind and Inode; the other attributes
 // are in the subdirectory's own first page.

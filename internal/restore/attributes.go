@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/browse"
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
@@ -48,7 +49,7 @@ func (d *directory) conclude() {
 
 // setAttributes gives the directory the attributes of the snapshot.
 func (d *directory) setAttributes(at *target.Dir, report target.Report) {
-	others := d.ownXattrs(report) && allXattrs(&d.self)
+	others := d.ownXattrs(report) && browse.AllXattrs(&d.self)
 	if d.made.Existed && !d.sameAttributes(at, others) {
 		d.r.change(Attributes, d.path, &d.self)
 		if d.ready { // otherwise it is not counted

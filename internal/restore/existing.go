@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/browse"
 	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/fetch"
 	"github.com/bctl/bctl/internal/restore/target"
@@ -119,7 +120,7 @@ func (f *file) mayKeep(at *target.Dir, have *backup.Entry) bool {
 }
 
 // othersUnwanted reports whether f.e.Xattrs are all xattrs that the file had.
-func (f *file) othersUnwanted() bool { return !f.xattrsLost && allXattrs(&f.e) }
+func (f *file) othersUnwanted() bool { return !f.xattrsLost && browse.AllXattrs(&f.e) }
 
 // same reports whether the existing entry can be the snapshot's.
 func same(e, have *backup.Entry) bool {

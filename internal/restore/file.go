@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/browse"
 	"github.com/bctl/bctl/internal/fetch"
 	"github.com/bctl/bctl/internal/restore/target"
 )
@@ -185,7 +186,7 @@ func (f *file) settle() {
 		path := f.path()
 		f.r.change(f.action, path, &f.e)
 		if !f.action.stays() || f.r.o.Overwrite != Never {
-			f.r.flaw(path, flawOf(&f.e))
+			f.r.flaw(path, browse.Flaw(&f.e))
 		}
 	}
 	if f.group != nil && !f.further {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/hardlink"
 )
 
 // The backup's view of a file with holes depends on what the file server has in its cache. Names
@@ -157,10 +158,10 @@ func TestBirthTimesThatAreUnknown(t *testing.T) {
 // Groups of which all names were seen are forgotten, with all their keys.
 func TestGroupsAreForgotten(t *testing.T) {
 	var l linkGroups
-	keys := []linkKey{{1}, {2}, {3}}
+	keys := []hardlink.Key{{1}, {2}, {3}}
 	for i := range keys {
 		f := &file{dir: &directory{}, e: backup.Entry{Nlink: uint32(len(keys))}}
-		if further := l.join([]linkKey{keys[i], keys[(i+1)%len(keys)]}, f); further != (i > 0) {
+		if further := l.join([]hardlink.Key{keys[i], keys[(i+1)%len(keys)]}, f); further != (i > 0) {
 			t.Errorf("name %d: further is %v", i, further)
 		}
 	}

@@ -1,15 +1,12 @@
 package restore
 
 import (
-	"encoding/binary"
 	"errors"
 	"io/fs"
 	"sync"
 
-	"github.com/zeebo/blake3"
-
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/listing"
+	"github.com/bctl/bctl/internal/hardlink"
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
@@ -17,95 +14,12 @@ import (
 // become files of their own, and each is reported.
 const maxGroups = 1 << 18
 
-// A linkKey is a digest of what the names of one file have in common: the file system of the shard,
-// the inode, the attributes, and a proof that the content is the same. Names of one inode that
-// differ in any of these show states of different times; each is restored as a file of its own.
-type linkKey [16]byte
-
-// linkKeys returns the keys of an entry on a file system of the shard. Two names are one file if
-// they have a key in common, and their birth times do not differ.
-//
-// Equal refs prove that the content is the same. Different refs do not prove that it differs: which
-// parts of a file are holes depends on what the file server had in its cache, and chunks are cut at
-// holes. An equal ctime proves equality as well, because every change of a file sets its ctime to
-// the current time.
-//
-// The birth time of one of the names may be unknown: whether a mount has birth times depends on the
-// file server's kernel and on that of the walker. So there are keys with the birth time, which come
-// first, and keys without it.
-func (p *planner) linkKeys(volume int, e *backup.Entry) []linkKey {
-	b := make([]byte, 0, 256+len(e.Target))
-	number := func(numbers ...uint64) {
-		for _, n := range numbers {
-			b = binary.LittleEndian.AppendUint64(b, n)
-		}
-	}
-	number(uint64(volume), e.Inode, uint64(e.Kind), uint64(e.Mode), uint64(e.UID), uint64(e.GID), uint64(e.Size), e.Rdev)
-	number(uint64(e.Mtime.Sec), uint64(e.Mtime.Nsec))
-	number(uint64(len(e.Target)))
-	b = append(b, e.Target...)
-	xattrs := p.xattrChunk(e)
-	b = append(b, xattrs[:]...)
-	keys, birthless := make([]linkKey, 0, 4), make([]linkKey, 0, 2)
-	add := func() {
-		sum := blake3.Sum256(b)
-		birthless = append(birthless, linkKey(sum[:]))
-		if !e.Btime.IsZero() {
-			number(uint64(e.Btime.Sec), uint64(e.Btime.Nsec))
-			sum = blake3.Sum256(b)
-			keys = append(keys, linkKey(sum[:]))
-		}
-	}
-	common := len(b)
-	if p.r.ctimeProves(e) {
-		number(byCtime, uint64(e.Ctime.Sec), uint64(e.Ctime.Nsec))
-		add()
-	}
-	b = b[:common]
-	number(byContent, uint64(e.Content.Depth), uint64(len(e.Content.Refs)))
-	for i := range e.Content.Refs {
-		ref := &e.Content.Refs[i]
-		b = append(b, ref.Chunk[:]...)
-		number(uint64(ref.Hole), uint64(ref.Length), uint64(ref.Span))
-	}
-	add()
-	return append(keys, birthless...)
-}
-
-// The proofs that a key can contain.
-const (
-	byContent = iota
-	byCtime
-)
-
-// ctimeProves reports whether the ctime of an entry identifies its content. It does not if the
-// backup did not compare ctimes, if a later change could have left the ctime as it is, or if the
-// entry has flaws. A ctime in whole seconds proves nothing: on some file systems all files have the
-// same ctime, and unions of such file systems can use an inode number twice.
-func (r *restorer) ctimeProves(e *backup.Entry) bool {
-	return e.Kind == backup.File && e.Ctime.Nsec != 0 && e.Flags&(backup.Provisional|missing) == 0 &&
-		r.o.Compare.OrAll()&backup.CompareCtime != 0
-}
-
-// xattrChunk returns the id of the chunk that contains, or would contain, the extended attributes
-// of an entry; zero if it has none.
-func (p *planner) xattrChunk(e *backup.Entry) backup.ChunkID {
-	if e.XattrChunk.Length > 0 {
-		return e.XattrChunk.Chunk
-	}
-	if len(e.Xattrs) == 0 {
-		return backup.ChunkID{}
-	}
-	hash := p.hasher.Sum(listing.EncodeXattrs(nil, e.Xattrs))
-	return hash.ID()
-}
-
 // A group is one file with several names. It is forgotten when all of them have been seen.
 type group struct {
 	dir, name string      // of the first name, relative to the target
 	born      backup.Time // zero: of none of the names that were seen
 	seen      uint32
-	keys      []linkKey
+	keys      []hardlink.Key
 	state     groupState
 	kept      bool    // the first name was kept at the target
 	waiting   []*file // names that came before the first was finished
@@ -121,18 +35,17 @@ const (
 
 type linkGroups struct {
 	mu     sync.Mutex
-	groups map[linkKey]*group // by each of the keys of a group
-	number int                // of groups
+	groups map[hardlink.Key]*group // by each of the keys of a group
+	number int                     // of groups
 }
 
 // join adds a file whose inode has several names to its group. It is true if the file waits for the
 // first name; the group then settles the file, not the caller.
 func (p *planner) join(f *file) bool {
-	// A file that is itself a mount point may have the inode number of another file.
-	if f.e.Nlink < 2 || f.e.Flags&backup.Boundary != 0 || f.staysAnyway() {
+	if !hardlink.HasOthers(&f.e) || f.staysAnyway() {
 		return false
 	}
-	return p.r.links.join(p.linkKeys(f.dir.volume, &f.e), f)
+	return p.r.links.join(p.keyer.Keys(uint64(f.dir.volume), &f.e), f)
 }
 
 // staysAnyway reports whether an existing entry of this name stays because nothing is overwritten.
@@ -150,11 +63,11 @@ func (f *file) staysAnyway() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-func (l *linkGroups) join(keys []linkKey, f *file) bool {
+func (l *linkGroups) join(keys []hardlink.Key, f *file) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.groups == nil {
-		l.groups = make(map[linkKey]*group)
+		l.groups = make(map[hardlink.Key]*group)
 	}
 	var g *group
 	for _, key := range keys {
@@ -198,7 +111,7 @@ func (g *group) mayHave(e *backup.Entry) bool {
 const maxGroupKeys = 16
 
 // learn registers the group under keys, except those under which a group is registered already.
-func (l *linkGroups) learn(g *group, keys []linkKey) {
+func (l *linkGroups) learn(g *group, keys []hardlink.Key) {
 	for _, key := range keys {
 		if l.groups[key] == nil && len(g.keys) < maxGroupKeys {
 			l.groups[key] = g

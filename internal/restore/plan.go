@@ -11,7 +11,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/browse"
-	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/hardlink"
 	"github.com/bctl/bctl/internal/listing"
 )
 
@@ -26,7 +26,7 @@ type planner struct {
 	r       *restorer
 	bundles *errgroup.Group
 	bundle  *bundle
-	hasher  *chunk.Hasher
+	keyer   *hardlink.Keyer
 
 	current *directory // directory of the last page; its ancestors follow through parent
 	listed  int        // names in all children sets from current up to the root
@@ -48,6 +48,9 @@ func (p *planner) plan(ctx context.Context, entry backup.Entry) error {
 	} else {
 		// A single file is written into the target. The target's attributes are not part of the
 		// restore.
+		if !p.r.isNewer(&entry) {
+			return nil
+		}
 		p.current = &directory{r: p.r, attributesUnknown: true, partial: true, wanted: true}
 		p.current.pending.Store(1)
 		if p.r.makeDirectory(p.current) {
@@ -198,7 +201,7 @@ func (p *planner) enter(path string, page *backup.Page, damaged bool) bool {
 	// Include is also called for paths in a directory that it has selected, because the caller may
 	// report patterns that match nothing.
 	d.wanted = p.r.o.Include == nil || d.parent != nil && (p.r.o.Include.Matches(path, true) || d.parent.wanted)
-	if d.wanted && !p.r.makeDirectory(d) {
+	if d.wanted && p.r.o.Newer.IsZero() && !p.r.makeDirectory(d) {
 		p.pop()
 		return false
 	}
@@ -285,7 +288,7 @@ func (p *planner) planEntries(ctx context.Context, entries []backup.Entry) error
 		case excluded:
 		case e.Kind == backup.Directory:
 			p.listed += d.list(e.Name, p.listed)
-		case p.r.included(path) || d.wanted:
+		case (p.r.included(path) || d.wanted) && p.r.isNewer(e):
 			if !p.r.makeDirectory(d) {
 				continue
 			}
@@ -301,9 +304,9 @@ func (p *planner) planEntries(ctx context.Context, entries []backup.Entry) error
 // target.
 func (p *planner) planEntry(ctx context.Context, e *backup.Entry) error {
 	f := newFile(p.r, p.current, e)
-	if e.Kind == backup.File && e.Flags&missing != 0 {
+	if e.Kind == backup.File && e.Flags&hardlink.Missing != 0 {
 		p.r.flawed.Add(1)
-		f.fail(opBackup, errContentMissing)
+		f.fail(OpBackup, browse.ErrContentMissing)
 		f.arrive()
 		return nil
 	}
@@ -328,4 +331,9 @@ func (r *restorer) excluded(path string, directory bool) bool {
 
 func (r *restorer) included(path string) bool {
 	return r.o.Include == nil || r.o.Include.Matches(path, false)
+}
+
+// isNewer reports whether Newer selects an entry.
+func (r *restorer) isNewer(e *backup.Entry) bool {
+	return r.o.Newer.IsZero() || e.Mtime.Compare(r.o.Newer) > 0
 }

@@ -14,8 +14,8 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/browse"
-	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/fetch"
+	"github.com/bctl/bctl/internal/hardlink"
 	"github.com/bctl/bctl/internal/restore/target"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/selection"
@@ -73,6 +73,9 @@ type Options struct {
 
 	Include Selector // nil: everything; otherwise only what it matches, and everything below
 	Exclude Selector // nil: nothing
+	// Newer restores only entries, other than directories, whose mtime is later, and the
+	// directories that contain them; zero: all.
+	Newer backup.Time
 
 	// Protected are paths relative to Target at which nothing is restored or deleted: the
 	// repository itself, and its keys.
@@ -250,7 +253,7 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 func (r *restorer) run(ctx context.Context, entry backup.Entry) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(bundlesInFlight)
-	p := &planner{r: r, bundles: g, bundle: &bundle{}, hasher: chunk.NewHasher([32]byte(r.key))}
+	p := &planner{r: r, bundles: g, bundle: &bundle{}, keyer: hardlink.NewKeyer(r.key, r.o.Compare)}
 	var err error
 	if p.stale, err = r.flawAbove(gctx); err == nil {
 		err = p.plan(gctx, entry)

@@ -157,9 +157,3 @@ func (d *directory) ownXattrs(report target.Report) (known bool) {
 	d.self.Xattrs = set.xattrs
 	return true
 }
-
-// allXattrs reports whether an entry was backed up with all its extended attributes. Only then are
-// other attributes at the target unwanted.
-func allXattrs(e *backup.Entry) bool {
-	return e.Flags&(backup.XattrsUnreadable|backup.XattrsWanted) == 0
-}

@@ -76,7 +76,7 @@ func (c *lsCommand) run(ctx context.Context, arg string) (err error) {
 	case e.Kind != backup.Directory:
 		err = c.entry(path, e.Name, &e)
 	case c.recursive:
-		err = (&treeLister{lsCommand: c, index: i, snapshot: s.ID, top: path}).list(ctx)
+		err = browse.Walk(ctx, i, s.ID, path, &treeLister{c, path})
 	default:
 		err = c.directory(ctx, i, &s, path)
 	}

@@ -44,7 +44,7 @@ func (l *longList) add(name string, e *backup.Entry) error {
 	}
 	bytes := strconv.FormatInt(e.Size, 10)
 	if e.Kind == backup.CharDev || e.Kind == backup.BlockDev {
-		bytes = fmt.Sprintf("%d,%d", major(e.Rdev), minor(e.Rdev))
+		bytes = fmt.Sprintf("%d,%d", e.Major(), e.Minor())
 	}
 	l.rows = append(l.rows, []string{
 		modeString(e), strconv.FormatUint(uint64(e.Nlink), 10), l.owner(e.UID), l.group(e.GID), bytes, zoned(e.Mtime.Time()), text,
@@ -87,26 +87,14 @@ func (l *longList) isRight(n int) bool {
 
 // owner returns the name of a user, or the number if this machine has no user with it.
 func (l *longList) owner(id uint32) string {
-	return l.named(l.users, id, func(number string) (string, error) {
-		u, err := user.LookupId(number)
-		if err != nil {
-			return "", err
-		}
-		return u.Username, nil
-	})
+	return l.named(l.users, id, userName)
 }
 
 func (l *longList) group(id uint32) string {
-	return l.named(l.groups, id, func(number string) (string, error) {
-		g, err := user.LookupGroupId(number)
-		if err != nil {
-			return "", err
-		}
-		return g.Name, nil
-	})
+	return l.named(l.groups, id, groupName)
 }
 
-func (l *longList) named(known map[uint32]string, id uint32, lookup func(number string) (string, error)) string {
+func (l *longList) named(known map[uint32]string, id uint32, lookup func(number string) string) string {
 	number := strconv.FormatUint(uint64(id), 10)
 	if l.numeric {
 		return number
@@ -114,12 +102,30 @@ func (l *longList) named(known map[uint32]string, id uint32, lookup func(number 
 	name, ok := known[id]
 	if !ok {
 		name = number
-		if found, err := lookup(number); err == nil && found != "" {
+		if found := lookup(number); found != "" {
 			name = display(found)
 		}
 		known[id] = name
 	}
 	return name
+}
+
+// userName returns the name that this machine has for a user, or "".
+func userName(number string) string {
+	u, err := user.LookupId(number)
+	if err != nil {
+		return ""
+	}
+	return u.Username
+}
+
+// groupName is userName for a group.
+func groupName(number string) string {
+	g, err := user.LookupGroupId(number)
+	if err != nil {
+		return ""
+	}
+	return g.Name
 }
 
 // modeString returns the first column of ls -l.
@@ -146,7 +152,3 @@ func modeString(e *backup.Entry) string {
 	}
 	return string(s)
 }
-
-// major and minor decode Linux device numbers on every platform.
-func major(dev uint64) uint64 { return dev>>8&0xfff | dev>>32&^0xfff }
-func minor(dev uint64) uint64 { return dev&0xff | dev>>12&0xffffff00 }

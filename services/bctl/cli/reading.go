@@ -17,8 +17,8 @@ const (
 	renewReading = 20 * time.Second
 )
 
-// beginReading keeps bctl forget and bctl prune from deleting a snapshot while it is restored,
-// until end is called. Restore also works if it cannot write the index; the snapshot is then
+// beginReading keeps bctl forget and bctl prune from deleting a snapshot while it is read,
+// until end is called. Reading also works if bctl cannot write the index; the snapshot is then
 // unprotected.
 func (a *app) beginReading(ctx context.Context, i index.Index, id backup.SnapshotID) (end func(), err error) {
 	shut := func() {}
@@ -35,7 +35,7 @@ func (a *app) beginReading(ctx context.Context, i index.Index, id backup.Snapsho
 		shut()
 		return nil, absent("snapshot %s was forgotten meanwhile", id.Short())
 	case err != nil:
-		a.note("nothing keeps the snapshot from being forgotten while it is restored: %v", err)
+		a.note("nothing keeps the snapshot from being forgotten while it is read: %v", err)
 		shut()
 		return func() {}, nil
 	}
@@ -49,7 +49,7 @@ func (a *app) beginReading(ctx context.Context, i index.Index, id backup.Snapsho
 			case err == nil:
 				renewed = wallClock()
 			case renewing.Err() == nil && !errors.Is(err, backup.ErrNotFound): // end reports that
-				a.log.Warn("the snapshot may be forgotten while it is restored", "error", err)
+				a.log.Warn("the snapshot may be forgotten while it is read", "error", err)
 			}
 		})
 	}()
@@ -61,7 +61,7 @@ func (a *app) beginReading(ctx context.Context, i index.Index, id backup.Snapsho
 		defer cancel()
 		// This process, or the machine, may have been paused.
 		if wallClock().Sub(renewed) >= readingLease && errors.Is(i.BeginReading(ending, reading, id, readingLease), backup.ErrNotFound) {
-			a.note("snapshot %s was forgotten while its restore was paused for longer than %.0f minutes; what the restore has not found may have been pruned (bctl log)", id.Short(), readingLease.Minutes())
+			a.note("snapshot %s was forgotten while bctl was paused for longer than %.0f minutes; what it has not read may have been pruned (bctl log)", id.Short(), readingLease.Minutes())
 		}
 		_ = i.EndReading(ending, reading)
 		shut()

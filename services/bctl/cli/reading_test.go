@@ -44,7 +44,7 @@ func TestRestoreIsPaused(t *testing.T) {
 			}
 			at, x.forgotten = at.Add(paused), forgotten
 			end()
-			if said := strings.Contains(says.String(), "was forgotten while its restore was paused"); said != (paused > 0 && forgotten) {
+			if said := strings.Contains(says.String(), "was forgotten while bctl was paused"); said != (paused > 0 && forgotten) {
 				t.Errorf("paused for %v, forgotten %v: %q", paused, forgotten, says.String())
 			}
 		}

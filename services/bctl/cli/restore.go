@@ -26,6 +26,7 @@ type restoreCommand struct {
 	which            which
 	target           string
 	include, exclude []string
+	newer            time.Time
 	overwrite        string
 	del              bool
 	dryRun           bool
@@ -64,6 +65,7 @@ size and time are skipped.
 		Example: `  bctl restore latest --target /tmp/restored
   bctl restore 3f2a:home/alice --target /home/alice --overwrite if-changed
   bctl restore latest:etc/hosts --target .
+  bctl restore latest:projects --target /srv/projects --newer 24h
   bctl restore latest --target /srv/data --delete --dry-run`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completePlace(&c.which),
@@ -74,6 +76,7 @@ size and time are skipped.
 	flags.StringVarP(&c.target, "target", "t", "", "`DIR` to restore into (required)")
 	flags.StringArrayVar(&c.include, "include", nil, "restore only files that match `PATTERN` (may be repeated)")
 	flags.StringArrayVar(&c.exclude, "exclude", nil, "skip files that match `PATTERN` (may be repeated)")
+	sinceFlag(flags, &c.newer, "newer", "restore only files that were modified after `TIME`: "+sinceForms)
 	flags.StringVar(&c.overwrite, "overwrite", string(restore.IfChanged), "overwrite existing files: `WHEN` is always, if-changed (size or time differs) or never")
 	flags.BoolVar(&c.del, "delete", false, "delete files in DIR that the snapshot does not have")
 	flags.BoolVar(&c.dryRun, "dry-run", false, "print the changes, including deletions, without making them")
@@ -95,6 +98,12 @@ func (c *restoreCommand) options() (restore.Options, error) {
 	}
 	if c.target == "" {
 		return o, usage("--target DIR is needed")
+	}
+	if !c.newer.IsZero() {
+		o.Newer = backup.TimeOf(c.newer)
+		if c.del {
+			return o, usage("--newer and --delete exclude each other")
+		}
 	}
 	var err error
 	if o.Target, err = config.ExpandHome(c.target, c.app.env); err != nil {
@@ -235,7 +244,7 @@ func (c *restoreCommand) conclude(s *backup.Snapshot, path string, kind backup.K
 
 // expect returns the amount to restore, if it is known.
 func (c *restoreCommand) expect(s *backup.Snapshot, o *restore.Options) (files, bytes int64) {
-	if o.Path != "" || o.Include != nil || o.Exclude != nil {
+	if o.Path != "" || o.Include != nil || o.Exclude != nil || !o.Newer.IsZero() {
 		return 0, 0
 	}
 	return s.Counts.Files, s.Counts.Bytes
