@@ -2,7 +2,7 @@
 -- tables.
 
 -- +goose Up
-INSERT INTO schema_versions (version, oldest) VALUES (29, 11);
+INSERT INTO schema_versions (version, oldest) VALUES (28, 11);
 -- Names that pages have had, in blocks (package names). number is the snapshot that brought them; 0: they were collected from the
 -- pages; -1: they are being collected.
 CREATE TABLE name_blocks (
@@ -44,4 +44,4 @@ DROP TABLE names_writer;
 DROP TABLE names_incomplete;
 DROP TABLE name_groups;
 DROP TABLE name_blocks;
-DELETE FROM schema_versions WHERE version = 29;
+DELETE FROM schema_versions WHERE version = 28;

@@ -3,7 +3,7 @@
 
 -- +goose Up
 SET LOCAL lock_timeout = '5s';
-INSERT INTO schema_versions (version, oldest) VALUES (29, 2);
+INSERT INTO schema_versions (version, oldest) VALUES (28, 2);
 -- Names that pages have had, in blocks (package names). number is the snapshot that brought them; 0: they were collected from the
 -- pages; -1: they are being collected.
 CREATE TABLE name_blocks (
@@ -52,4 +52,4 @@ DROP FUNCTION bctl_pages_without_names;
 DROP TABLE names_incomplete;
 DROP TABLE name_groups;
 DROP TABLE name_blocks;
-DELETE FROM schema_versions WHERE version = 29;
+DELETE FROM schema_versions WHERE version = 28;
