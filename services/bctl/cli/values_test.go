@@ -100,7 +100,7 @@ var badFlags = map[string]string{
 	"as": "king", "timeout": "long", "nats": "a b", "postgres": "b c", "days": "0", "name": "A B", "store-kind": "tape", "store-endpoint": "ftp://x",
 	"stat-rate": "fast", "floor": "101", "drill": "sometimes", "role": "cook", "reason": "", "file": "", "store-region": "", "bytes": "all", "min-bytes": "huge", "min-snapshots": "0", "operators": "0", "operator": "", "signer": "me", "policy": "",
 	"keep-deleted": "long", "allow-delete": "huge", "as-of": "yesterday", "replace": "repository",
-	"packs": "0", "png": "", "output": "", "dir": "", "shares": "1", "needed": "1", "archive": "rar", "newer": "yesterday",
+	"packs": "0", "png": "", "output": "", "dir": "", "shares": "1", "needed": "1", "archive": "rar",
 }
 
 // requiredFlags are the flags that a command requires before it checks others.
