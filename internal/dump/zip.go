@@ -88,8 +88,8 @@ func setTime(h *zip.FileHeader, t time.Time) bool {
 	} else if t.Year() > 2107 {
 		dos = time.Date(2107, 12, 31, 23, 59, 58, 0, time.UTC)
 	}
-	h.ModifiedDate = uint16(dos.Day() + int(dos.Month())<<5 + (dos.Year()-1980)<<9)
-	h.ModifiedTime = uint16(dos.Second()/2 + dos.Minute()<<5 + dos.Hour()<<11)
+	h.ModifiedDate = uint16(dos.Day() + int(dos.Month())<<5 + (dos.Year()-1980)<<9) //nolint:staticcheck // Modified wraps around
+	h.ModifiedTime = uint16(dos.Second()/2 + dos.Minute()<<5 + dos.Hour()<<11)      //nolint:staticcheck // Modified wraps around
 	return hasExtra || dos.Equal(t)
 }
 

@@ -56,7 +56,7 @@ func exitStatus(err error) int {
 // isIncomplete reports whether an error is errIncomplete. If that is joined with another error, the
 // other one decides.
 func isIncomplete(err error) bool {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // of this error only
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		all := joined.Unwrap()
 		return len(all) == 1 && isIncomplete(all[0])
 	}
