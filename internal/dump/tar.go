@@ -19,6 +19,9 @@ const (
 	paxDefaultACL = "SCHILY.acl.default"
 )
 
+// xattrNames writes names of extended attributes as GNU tar does: a key of pax ends at the first =.
+var xattrNames = strings.NewReplacer("%", "%25", "=", "%3D")
+
 // A tarArchive writes tar in the pax format.
 type tarArchive struct {
 	o      *Options
@@ -76,7 +79,7 @@ func (t *tarArchive) name(of func(uint32) string, id uint32) string {
 func (t *tarArchive) xattrs(h *tar.Header, e *backup.Entry) (refused []refusal) {
 	for i := range e.Xattrs {
 		x := &e.Xattrs[i]
-		record, text := paxXattr+x.Name, string(x.Value)
+		record, text := paxXattr+xattrNames.Replace(x.Name), string(x.Value)
 		var err error
 		switch x.Name {
 		case "system.posix_acl_access":
@@ -86,7 +89,7 @@ func (t *tarArchive) xattrs(h *tar.Header, e *backup.Entry) (refused []refusal) 
 			record = paxDefaultACL
 			text, err = aclText(x.Value)
 		}
-		if err != nil || x.Name == "" || strings.ContainsAny(x.Name, "=\x00") { // pax has no place for such a name
+		if err != nil || x.Name == "" || strings.Contains(x.Name, "\x00") { // pax has no place for such a name
 			refused = append(refused, refusal{"extended attributes", false})
 			continue
 		}

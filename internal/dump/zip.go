@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"io"
 	"io/fs"
+	"math"
+	"time"
 
 	"github.com/klauspost/compress/flate"
 
@@ -28,7 +30,7 @@ func newZip(out io.Writer) *zipArchive {
 
 // add implements archive. Links are copies.
 func (z *zipArchive) add(path string, e *backup.Entry, _ string) (refused []refusal, err error) {
-	h := &zip.FileHeader{Name: path, Method: zip.Deflate, Modified: e.Mtime.Time(), Extra: unixOwner(e)}
+	h := &zip.FileHeader{Name: path, Method: zip.Deflate, Extra: unixOwner(e)}
 	mode := fs.FileMode(e.Mode & 0o777)
 	for _, bit := range []struct {
 		posix uint32
@@ -57,6 +59,9 @@ func (z *zipArchive) add(path string, e *backup.Entry, _ string) (refused []refu
 		return []refusal{{"devices", true}}, nil
 	}
 	h.SetMode(mode)
+	if !setTime(h, e.Mtime.Time()) {
+		refused = append(refused, refusal{"entries' times of modification", false})
+	}
 	if len(e.Xattrs) > 0 || e.XattrChunk.Length > 0 {
 		refused = append(refused, refusal{"entries' extended attributes", false})
 	}
@@ -64,6 +69,28 @@ func (z *zipArchive) add(path string, e *backup.Entry, _ string) (refused []refu
 		_, err = io.WriteString(z.file, e.Target)
 	}
 	return refused, err
+}
+
+// setTime sets when an entry was modified. The fields of MS-DOS have the years 1980 to 2107, in
+// steps of two seconds, and the extra field of Info-ZIP has seconds from 1970 to 2038. It reports
+// whether one of them has the time. If none has, the entry has the nearest one.
+func setTime(h *zip.FileHeader, t time.Time) bool {
+	t = t.UTC()
+	seconds := t.Unix()
+	hasExtra := seconds >= 0 && seconds <= math.MaxInt32
+	if hasExtra {
+		h.Extra = append(h.Extra, 'U', 'T', 5, 0, 1)
+		h.Extra = binary.LittleEndian.AppendUint32(h.Extra, uint32(seconds))
+	}
+	dos := t
+	if t.Year() < 1980 {
+		dos = time.Date(1980, 1, 1, 0, 0, 0, 0, time.UTC)
+	} else if t.Year() > 2107 {
+		dos = time.Date(2107, 12, 31, 23, 59, 58, 0, time.UTC)
+	}
+	h.ModifiedDate = uint16(dos.Day() + int(dos.Month())<<5 + (dos.Year()-1980)<<9) //nolint:staticcheck // Modified wraps around
+	h.ModifiedTime = uint16(dos.Second()/2 + dos.Minute()<<5 + dos.Hour()<<11)      //nolint:staticcheck // Modified wraps around
+	return hasExtra || dos.Equal(t)
 }
 
 // unixOwner returns the extra field with which Info-ZIP stores the numbers of owner and group.

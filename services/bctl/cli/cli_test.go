@@ -25,6 +25,7 @@ func TestExitStatus(t *testing.T) {
 		{errors.New("any"), 1},
 		{fmt.Errorf("x: %w", usage("wrong")), 2},
 		{errIncomplete, 3},
+		{errors.Join(nil, errIncomplete), 3},
 		{errors.Join(errIncomplete, errors.New("any")), 1},
 		{fmt.Errorf("x: %w", backup.ErrNoRepository), 10},
 		{fmt.Errorf("x: %w", backup.ErrRunning), 11},

@@ -116,7 +116,18 @@ func (c *duCommand) run(ctx context.Context, i index.Index) error {
 	}
 	slices.SortStableFunc(names, func(a, b cost) int { return cmp.Compare(b.Share, a.Share) })
 	unused := bytesOf("unused", &shares.Usage{Stored: result.Unused, Share: result.Unused})
+	if len(names) > 0 {
+		names[0].Share += unrounded(append(names, unused), result.Stored)
+	}
 	return c.print(append(names, unused), result.Stored)
+}
+
+// unrounded returns what the shares lack, because they are rounded, to add up to what is stored.
+func unrounded(list []cost, stored int64) int64 {
+	for i := range list {
+		stored -= list[i].Share
+	}
+	return stored
 }
 
 func (c *duCommand) print(list []cost, stored int64) error {

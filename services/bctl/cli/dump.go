@@ -38,15 +38,18 @@ func newDump(a *app) *cobra.Command {
 archive are relative to PATH, as "tar -C PATH -c ." writes them.
 
 The archive has owners, permissions, times, ACLs, extended attributes, hard
-links and devices. "tar -x --xattrs --acls" restores them; holes become zeros.
-Zip has no place for ACLs, extended attributes, hard links and devices.
+links and devices. GNU tar restores them with -x --xattrs --xattrs-include='*'
+--acls (without --xattrs-include: only attributes of users, so that programs
+lose their capabilities); holes become zeros. Zip has no place for ACLs,
+extended attributes, hard links, devices, and some times before 1970 and after
+2107.
 
 Everything is verified before it is written. A damaged file is left out and
 named, and the exit status is 3. If a part of it has been written, the archive
 ends there, tar reports an unexpected end, and the exit status is 1.
 
 With --json, errors and a summary are written to stderr.`,
-		Example: `  bctl dump latest:alice | tar -x -C /tmp/alice --xattrs --acls
+		Example: `  bctl dump latest:alice | tar -x -C alice --xattrs --xattrs-include='*' --acls
   bctl dump latest:alice | ssh nas2 tar -x -C /home/alice
   bctl dump 3f2a:projects --archive zip > projects.zip`,
 		Args:              args(cobra.ExactArgs(1)),

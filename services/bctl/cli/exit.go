@@ -47,10 +47,20 @@ func exitStatus(err error) int {
 		return exitRunning
 	case errors.Is(err, backup.ErrWrongKey):
 		return exitWrongKey
-	case err == errIncomplete: //nolint:errorlint // joined with another error, that one decides
+	case isIncomplete(err):
 		return exitIncomplete
 	}
 	return exitFailed
+}
+
+// isIncomplete reports whether an error is errIncomplete. If that is joined with another error, the
+// other one decides.
+func isIncomplete(err error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		all := joined.Unwrap()
+		return len(all) == 1 && isIncomplete(all[0])
+	}
+	return err == errIncomplete //nolint:errorlint // see above
 }
 
 // exit reports the error to the user and returns the exit status.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"regexp"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/selection"
@@ -25,10 +27,12 @@ func newFindPattern(text string, regex, ignoreCase bool) (p findPattern, err err
 	p.whole = strings.HasPrefix(text, "/") || regex && strings.HasPrefix(text, "^/")
 	p.inTree = !p.whole && strings.Contains(text, "/")
 	if regex {
+		// A name may contain newlines.
+		flags := "(?s)"
 		if ignoreCase {
-			text = "(?i)" + text
+			flags = "(?is)"
 		}
-		if p.regex, err = regexp.Compile(text); err != nil {
+		if p.regex, err = regexp.Compile(flags + text); err != nil {
 			err = errors.New("is not a regular expression: " + strings.TrimPrefix(err.Error(), "error parsing regexp: "))
 		}
 		return p, err
@@ -63,15 +67,15 @@ func (p *findPattern) matches(root, dir, name string) bool {
 
 // foldCase returns a text in lower case. Bytes that are not UTF-8 stay as they are.
 func foldCase(text string) string {
-	lower := strings.ToLower(text)
-	if strings.ToValidUTF8(text, "") == text {
-		return lower
-	}
-	folded := []byte(text)
-	for i, c := range folded {
-		if 'A' <= c && c <= 'Z' {
-			folded[i] = c + 'a' - 'A'
+	var folded strings.Builder
+	for len(text) > 0 {
+		r, size := utf8.DecodeRuneInString(text)
+		if r == utf8.RuneError && size == 1 {
+			folded.WriteByte(text[0])
+		} else {
+			folded.WriteRune(unicode.ToLower(r))
 		}
+		text = text[size:]
 	}
-	return string(folded)
+	return folded.String()
 }
