@@ -84,11 +84,14 @@ func RawBase64(s string) string {
 	return base64.StdEncoding.EncodeToString([]byte(s))
 }
 
+// MaxEntryNameBytes is the length of the longest name of an entry: 255 characters of up to 4 bytes.
+// No file system allows more.
+const MaxEntryNameBytes = 4 * 255
+
 // CheckName returns an error that wraps ErrInvalid unless name can be the name of an entry: not
-// empty, not "." or "..", without '/' and NUL, and at most 1,020 bytes (255 characters of up to 4
-// bytes; no file system allows more).
+// empty, not "." or "..", without '/' and NUL, and at most MaxEntryNameBytes long.
 func CheckName(name string) error {
-	if name == "" || name == "." || name == ".." || len(name) > 1020 || strings.IndexByte(name, '/') >= 0 || strings.IndexByte(name, 0) >= 0 {
+	if name == "" || name == "." || name == ".." || len(name) > MaxEntryNameBytes || strings.IndexByte(name, '/') >= 0 || strings.IndexByte(name, 0) >= 0 {
 		return fmt.Errorf("name %q: %w", name, ErrInvalid)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -43,7 +44,7 @@ type Snapshots []backup.Snapshot
 // are none.
 func (s Snapshots) within(first, last backup.SnapshotNumber) (from, to int) {
 	before := func(n backup.SnapshotNumber) int {
-		at, _ := slices.BinarySearchFunc(s, n, func(s backup.Snapshot, n backup.SnapshotNumber) int { return int(s.Number - n) })
+		at, _ := slices.BinarySearchFunc(s, n, func(s backup.Snapshot, n backup.SnapshotNumber) int { return cmp.Compare(s.Number, n) })
 		return at
 	}
 	from, to = before(first), len(s)-1
@@ -68,7 +69,7 @@ func (s Snapshots) has(first, last backup.SnapshotNumber) bool {
 
 // versions makes versions of the spans of a path, the oldest first.
 func (s Snapshots) versions(path string, spans []span) (list []Version) {
-	slices.SortStableFunc(spans, func(a, b span) int { return int(a.first - b.first) })
+	slices.SortStableFunc(spans, func(a, b span) int { return cmp.Compare(a.first, b.first) })
 	for i := range spans {
 		from, to := s.within(spans[i].first, spans[i].last)
 		if from > to {

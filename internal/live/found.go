@@ -122,7 +122,7 @@ func (f *Found) Complete(ctx context.Context) (err error) {
 		}
 	}
 	f.lacks = had != f.base.Pages
-	return onDisk(errors.Join(c.err, f.added.out.Flush(), f.ended.out.Flush()))
+	return onDisk(errors.Join(c.err, f.added.flush(), f.ended.flush()))
 }
 
 // take takes the next record.

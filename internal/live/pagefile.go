@@ -45,7 +45,7 @@ func (r *record) version() (v backup.PageVersion, err error) {
 // A pageFile has sorted records, in a temporary file without a name.
 type pageFile struct {
 	file  *os.File
-	out   *bufio.Writer
+	out   *bufio.Writer // nil: everything is written
 	end   int64
 	marks []mark
 	head  []byte
@@ -92,7 +92,14 @@ func (p *pageFile) write(r *record) error {
 	return err
 }
 
-// from yields the records at a path key and after it. Everything must have been flushed.
+// flush ends the writing, and gives the memory of the buffer free.
+func (p *pageFile) flush() error {
+	err := p.out.Flush()
+	p.out = nil
+	return err
+}
+
+// from yields the records at a path key and after it. The file must have been flushed.
 func (p *pageFile) from(pathKey string) iter.Seq2[record, error] {
 	return func(yield func(record, error) bool) {
 		// Records of this path key may begin before the first mark of it.

@@ -40,7 +40,7 @@ func (s *sorter) spill() error {
 		}
 	}
 	s.held, s.bytes = nil, 0
-	return run.out.Flush()
+	return run.flush()
 }
 
 func (s *sorter) sort() {

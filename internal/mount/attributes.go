@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -127,11 +128,11 @@ func (f *fileSystem) xattrs(ctx context.Context, e *backup.Entry) ([]backup.Xatt
 func compact(e *backup.Entry) *backup.Entry {
 	c := *e
 	c.Name = ""
-	c.Target = string([]byte(e.Target))
+	c.Target = strings.Clone(e.Target)
 	c.Content.Refs = slices.Clone(e.Content.Refs)
 	c.Xattrs = nil
 	for _, x := range e.Xattrs {
-		c.Xattrs = append(c.Xattrs, backup.Xattr{Name: string([]byte(x.Name)), Value: bytes.Clone(x.Value)})
+		c.Xattrs = append(c.Xattrs, backup.Xattr{Name: strings.Clone(x.Name), Value: bytes.Clone(x.Value)})
 	}
 	return &c
 }

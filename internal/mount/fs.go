@@ -3,6 +3,7 @@ package mount
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -106,27 +107,18 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, header *fuse.InHeader, name 
 		return fuse.OK
 	}
 	n := f.nodes.add(f.newNode(parent, name, path, e))
-	f.found(out, n, e, parent.view.inode(path, parent.volume, withoutNames(e)))
+	f.found(out, n, e, parent.view.inode(path, parent.volume, e))
 	return fuse.OK
-}
-
-// withoutNames returns an entry from which the inode number is computed.
-func withoutNames(e *backup.Entry) *backup.Entry {
-	if e.Kind == backup.Directory {
-		return &backup.Entry{Kind: backup.Directory}
-	}
-	return e
 }
 
 // newNode returns a node for an entry; of a directory, e is the Self.
 func (f *fileSystem) newNode(parent *node, name, path string, e *backup.Entry) *node {
-	n := &node{parent: parent, name: name, view: parent.view, volume: parent.volume}
+	n := &node{parent: parent, name: strings.Clone(name), view: parent.view, volume: parent.volume}
 	if e.Kind == backup.Directory {
 		n.volume = volumeOf(path, e, parent.volume)
 	} else {
 		n.entry = compact(e)
 	}
-	n.name = string([]byte(name))
 	return n
 }
 
@@ -145,7 +137,7 @@ func (f *fileSystem) foundAgain(ctx context.Context, out *fuse.EntryOut, n *node
 		f.nodes.forget(n.id, 1)
 		return f.statusIn(n, err)
 	}
-	f.found(out, n, e, n.view.inode(path, n.parent.volume, withoutNames(e)))
+	f.found(out, n, e, n.view.inode(path, n.parent.volume, e))
 	return fuse.OK
 }
 
@@ -232,7 +224,7 @@ func (f *fileSystem) inodeOf(n *node, e *backup.Entry) uint64 {
 	if n.isTop() {
 		return levelInode(n.parent, n.name)
 	}
-	return n.view.inode(n.path(), n.parent.volume, withoutNames(e))
+	return n.view.inode(n.path(), n.parent.volume, e)
 }
 
 // Access implements fuse.RawFileSystem. Without default_permissions, whoever may use the mount may
@@ -459,8 +451,7 @@ func (f *fileSystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 
 // StatFs implements fuse.RawFileSystem.
 func (f *fileSystem) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
-	const longest = 1020 // backup.CheckName
-	out.Bsize, out.Frsize, out.NameLen = pageBytes, pageBytes, longest
+	out.Bsize, out.Frsize, out.NameLen = pageBytes, pageBytes, backup.MaxEntryNameBytes
 	return fuse.OK
 }
 

@@ -90,7 +90,7 @@ func (o *openDirectory) at(offset uint64) (*item, error) {
 			return nil, o.err
 		}
 		if o.next == nil {
-			o.next, o.stop = pull(o.f.directories.pages(o.ctx, o.n.view, o.n.path()))
+			o.next, o.stop = iter.Pull2(o.f.directories.pages(o.ctx, o.n.view, o.n.path()))
 		}
 		entries, err, ok := o.next()
 		switch {
@@ -104,10 +104,6 @@ func (o *openDirectory) at(offset uint64) (*item, error) {
 		o.first += uint64(len(o.run))
 		o.run = items(entries)
 	}
-}
-
-func pull(seq iter.Seq2[[]backup.Entry, error]) (next func() ([]backup.Entry, error, bool), stop func()) {
-	return iter.Pull2(seq)
 }
 
 // read adds the items from out.Offset on, with their attributes if plus is set.
@@ -155,15 +151,13 @@ func (o *openDirectory) item(out *fuse.DirEntryList, it *item, plus bool) bool {
 	}
 	path := backup.Join(n.path(), it.name)
 	self := it.entry
+	e.Ino = n.view.inode(path, n.volume, self)
 	if self.Kind == backup.Directory {
-		e.Ino = n.view.inode(path, n.volume, &backup.Entry{Kind: backup.Directory})
 		d := f.directories.peek(n.view, path)
 		if !plus || d == nil || d.self == nil {
 			return add(out, e, plus)
 		}
 		self = d.self
-	} else {
-		e.Ino = n.view.inode(path, n.volume, self)
 	}
 	if !plus {
 		return out.AddDirEntry(e)

@@ -3,6 +3,8 @@ package mount
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -99,8 +101,9 @@ func (vs *views) release(ctx context.Context) {
 
 func (vs *views) releaseIdle(before time.Time, all bool) {
 	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	for _, v := range vs.byID {
+	known := slices.Collect(maps.Values(vs.byID))
+	vs.mu.Unlock() // giving a snapshot free may have to wait for the index
+	for _, v := range known {
 		v.holding.Lock()
 		if v.end != nil && (all || v.open == 0 && v.used.Before(before)) {
 			v.end()

@@ -1,8 +1,11 @@
 package names
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -91,6 +94,28 @@ func TestNamesAreSmall(t *testing.T) {
 	}
 	if per := float64(total) / float64(w.Names); per > 4 {
 		t.Errorf("%.2f bytes for each name", per)
+	}
+}
+
+// A block that says that it has more than it can have is refused before memory is taken for that.
+func TestHostileCounts(t *testing.T) {
+	block := func(head, shared []byte) (raw []byte) {
+		for _, part := range [][]byte{head, shared, nil, nil} {
+			raw = append(binary.AppendUvarint(raw, uint64(len(part))), part...)
+		}
+		return raw
+	}
+	const many = 6 << 20
+	pages := append(binary.AppendUvarint(nil, many), make([]byte, many)...)
+	names := binary.AppendUvarint([]byte{1, 0, 0, 5}, many)
+	for what, raw := range map[string][]byte{"pages": block(pages, nil), "names": block(names, make([]byte, many))} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := parse(raw)
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, backup.ErrCorrupt) || n > 1<<20 {
+			t.Errorf("%s: %v, with %d bytes", what, err, n)
+		}
 	}
 }
 

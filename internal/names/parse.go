@@ -35,8 +35,11 @@ func (r *reader) bytes(n uint64) []byte {
 	return taken
 }
 
-// parse reads a block after decompression. It allocates no more than the limits of a block, and a
-// name or a page for each byte of the block at most.
+// minPageBytes is the least that the head of a block has of a page: four numbers.
+const minPageBytes = 4
+
+// parse reads a block after decompression. It allocates no more than the limits of a block allow,
+// whatever the block says: the bytes of each page and of each name must be there.
 func parse(raw []byte) ([]Page, error) {
 	r := reader{b: raw}
 	var parts [4]reader
@@ -45,7 +48,7 @@ func parse(raw []byte) ([]Page, error) {
 	}
 	head, shared, own, text := &parts[0], &parts[1], &parts[2], &parts[3]
 	count := head.uvarint()
-	if r.failed || len(r.b) > 0 || head.failed || count > uint64(len(head.b)) {
+	if r.failed || len(r.b) > 0 || head.failed || count > uint64(len(head.b))/minPageBytes {
 		return nil, corrupt("its parts are not as long as they say")
 	}
 	p := parser{shared: shared, own: own, text: text, path: []byte{}}
@@ -80,6 +83,9 @@ func (p *parser) page(head *reader) (Page, error) {
 	p.path = path
 	if p.total += len(path); p.total > maxText {
 		return Page{}, corrupt("it has too many bytes")
+	}
+	if count > uint64(maxText-p.total) { // a name has at least one byte
+		return Page{}, corrupt("it has too many names")
 	}
 	if _, err := backup.PathOfKey(path); err != nil {
 		return Page{}, err

@@ -153,7 +153,7 @@ func (c *findCommand) inShard(ctx context.Context, i index.Index, s *index.Shard
 	if errors.Is(result.Incomplete, backup.ErrCorrupt) {
 		c.app.note("shard %s: names in the index are damaged, so all of its pages were read; bctl prune repairs them", name)
 	} else if result.Incomplete != nil {
-		c.app.note("shard %s: the index has not the names of all pages yet, so all of them were read; bctl prune adds them", name)
+		c.app.note("shard %s: the index does not have the names of all pages yet, so all pages were read; bctl prune adds them", name)
 	}
 	if errors.Is(err, backup.ErrCorrupt) {
 		c.app.note("shard %s: there may be more: %v", name, err)
@@ -207,7 +207,7 @@ func (c *findCommand) print(s *index.ShardStatus, root string, snapshots history
 		_, err := fmt.Fprintf(c.app.out, "%s:%s\x00", newest.ID.Short(), v.Path)
 		return err
 	case c.app.json:
-		return c.app.print(newVersionJSON("version", snapshots, v))
+		return c.app.print(newVersionJSON(snapshots, v))
 	}
 	path := strings.TrimSuffix(root, "/") + "/" + v.Path
 	return c.lines.add(newest, v, display(s.Filer.Name)+":"+displayDirectory(path, v.Entry.Kind)+markOfBad(newest))

@@ -134,7 +134,7 @@ func (c *historyCommand) print(s *index.ShardStatus, snapshots history.Snapshots
 		step := &steps[n]
 		if c.app.json {
 			err := c.app.print(historyJSON{
-				newVersionJSON("version", snapshots, &step.Version), step.New, step.Differs.Names(),
+				newVersionJSON(snapshots, &step.Version), step.New, step.Differs.Names(),
 				step.From, backup.RawBase64(step.From), step.Gone, step.To, backup.RawBase64(step.To),
 			})
 			if err != nil {
@@ -164,14 +164,21 @@ func stepText(s *history.Step, hasBefore bool) string {
 	if s.Differs != 0 {
 		parts = append(parts, "changed: "+strings.Join(s.Differs.Names(), ", "))
 	}
+	if s.Entry.HadVanished() {
+		parts = append(parts, vanishedText)
+	}
 	switch {
 	case s.To != "":
 		parts = append(parts, "moved to "+display(s.To))
 	case s.Gone:
 		parts = append(parts, "gone after that")
 	}
-	if len(parts) == 0 {
+	switch {
+	case len(parts) > 0:
+	case s.First == 0:
 		return "in the first snapshot"
+	default: // the one before had vanished, and of this one nothing but the name is known
+		return "there again"
 	}
 	return strings.Join(parts, "; ")
 }

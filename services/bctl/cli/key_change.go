@@ -14,7 +14,6 @@ import (
 
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
-	"github.com/bctl/bctl/internal/tty"
 )
 
 // changedJSON is the result of key add and key rm. The names are fixed.
@@ -200,8 +199,7 @@ key ls.`,
   bctl key rm age1qx5… --yes`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			file, is := cmd.InOrStdin().(*os.File)
-			c.in, c.asks = bufio.NewReader(cmd.InOrStdin()), is && tty.Is(file) && a.term.isTerminal
+			c.in, c.asks = a.asksFrom(cmd.InOrStdin())
 			return c.run(cmd.Context(), given[0])
 		},
 	}

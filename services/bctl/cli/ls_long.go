@@ -14,6 +14,9 @@ import (
 // length, so it is not held in memory. Columns only grow from one part to the next.
 const longTogether = 1000
 
+// vanishedText describes a directory that had vanished.
+const vanishedText = "vanished before it could be read"
+
 // A longList prints entries as ls -l does.
 type longList struct {
 	out     io.Writer
@@ -40,7 +43,7 @@ func (l *longList) add(name string, e *backup.Entry) error {
 		}
 	}
 	if e.HadVanished() {
-		text += "  (vanished before it could be read)"
+		text += "  (" + vanishedText + ")"
 	}
 	bytes := strconv.FormatInt(e.Size, 10)
 	if e.Kind == backup.CharDev || e.Kind == backup.BlockDev {

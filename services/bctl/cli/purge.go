@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -108,9 +109,7 @@ name their settings files with --committer and --pruner. Services go on.`,
       --pruner pruner/bctl.yaml`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			in := cmd.InOrStdin()
-			file, is := in.(*os.File)
-			c.in, c.asks = bufio.NewReader(in), is && tty.Is(file) && a.term.isTerminal
+			c.in, c.asks = a.asksFrom(cmd.InOrStdin())
 			if err := c.check(); err != nil {
 				return err
 			}
@@ -331,6 +330,12 @@ func (c *purgeCommand) agree() error {
 		return errors.New("nothing was removed")
 	}
 	return nil
+}
+
+// asksFrom returns where answers are read from. asks: in and stderr are a terminal.
+func (a *app) asksFrom(in io.Reader) (answers *bufio.Reader, asks bool) {
+	file, is := in.(*os.File)
+	return bufio.NewReader(in), is && tty.Is(file) && a.term.isTerminal
 }
 
 // confirmed asks a question, and reports whether the answer is yes.

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -18,7 +16,6 @@ import (
 	"github.com/bctl/bctl/internal/repair"
 	"github.com/bctl/bctl/internal/scrub"
 	"github.com/bctl/bctl/internal/store"
-	"github.com/bctl/bctl/internal/tty"
 	"github.com/bctl/bctl/services/bctl/embedded"
 	"github.com/bctl/bctl/services/bctl/open"
 )
@@ -80,7 +77,7 @@ may write and delete packs.`,
 			if c.fromParity {
 				return c.runFromParity(cmd.Context())
 			}
-			if c.askFrom(cmd.InOrStdin()); !c.dryRun && !c.yes && !c.asks {
+			if c.in, c.asks = a.asksFrom(cmd.InOrStdin()); !c.dryRun && !c.yes && !c.asks {
 				return usage("repair changes the index and the store: look with --dry-run, and then give --yes")
 			}
 			return c.run(cmd.Context())
@@ -92,11 +89,6 @@ may write and delete packs.`,
 	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask")
 	_ = cmd.RegisterFlagCompletionFunc("level", cobra.FixedCompletions([]string{"index", "objects", "tables", "content"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
-}
-
-func (c *repairCommand) askFrom(in io.Reader) {
-	file, is := in.(*os.File)
-	c.in, c.asks = bufio.NewReader(in), is && tty.Is(file) && c.app.term.isTerminal
 }
 
 // keepVersions makes a store with versions keep them: what is damaged and locked is then replaced,

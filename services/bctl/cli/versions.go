@@ -25,9 +25,9 @@ type versionJSON struct {
 	Snapshots []snapshotRef `json:"snapshots"` // that have it, the newest first
 }
 
-func newVersionJSON(name string, snapshots history.Snapshots, v *history.Version) versionJSON {
+func newVersionJSON(snapshots history.Snapshots, v *history.Version) versionJSON {
 	newest := &snapshots[v.Last]
-	j := versionJSON{Type: name, Filer: newest.Filer.Name, Shard: newest.Shard.Name, Entry: newEntryJSON(v.Path, v.Entry)}
+	j := versionJSON{Type: "version", Filer: newest.Filer.Name, Shard: newest.Shard.Name, Entry: newEntryJSON(v.Path, v.Entry)}
 	for i := v.Last; i >= v.First; i-- {
 		s := &snapshots[i]
 		j.Snapshots = append(j.Snapshots, snapshotRef{s.ID.String(), int64(s.Number), jsonTime(s.Started), s.Bad})
