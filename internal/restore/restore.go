@@ -28,6 +28,9 @@ type Overwrite string
 const (
 	// IfChanged keeps a file whose size and mtime equal the snapshot's, and replaces all others.
 	IfChanged Overwrite = "if-changed"
+	// IfNewer replaces an existing entry only if the snapshot's has a later mtime. If size and mtime
+	// are equal, it does what IfChanged does.
+	IfNewer Overwrite = "if-newer"
 	// Always replaces every file.
 	Always Overwrite = "always"
 	// Never keeps every existing file.

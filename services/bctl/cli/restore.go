@@ -77,7 +77,7 @@ size and time are skipped.
 	flags.StringArrayVar(&c.include, "include", nil, "restore only files that match `PATTERN` (may be repeated)")
 	flags.StringArrayVar(&c.exclude, "exclude", nil, "skip files that match `PATTERN` (may be repeated)")
 	sinceFlag(flags, &c.newer, "newer", "restore only files that were modified after `TIME`: "+sinceForms)
-	flags.StringVar(&c.overwrite, "overwrite", string(restore.IfChanged), "overwrite existing files: `WHEN` is always, if-changed (size or time differs) or never")
+	flags.StringVar(&c.overwrite, "overwrite", string(restore.IfChanged), "overwrite existing files: `WHEN` is always, if-changed (size or time differs), if-newer (the snapshot's is newer) or never")
 	flags.BoolVar(&c.del, "delete", false, "delete files in DIR that the snapshot does not have")
 	flags.BoolVar(&c.dryRun, "dry-run", false, "print the changes, including deletions, without making them")
 	flags.BoolVar(&c.targetAttributes, "target-attributes", false, "set the attributes of the restored directory on an existing DIR")
@@ -85,7 +85,7 @@ size and time are skipped.
 	flags.BoolVar(&c.verify, "verify", false, "compare also the content of files whose size and time match")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change, and all errors")
 	_ = cmd.RegisterFlagCompletionFunc("overwrite", cobra.FixedCompletions([]string{
-		string(restore.Always), string(restore.IfChanged), string(restore.Never),
+		string(restore.Always), string(restore.IfChanged), string(restore.IfNewer), string(restore.Never),
 	}, cobra.ShellCompDirectiveNoFileComp))
 	numberFlag(flags, &c.concurrency, "concurrency", 0, 0, maxConcurrency, "maximum `NUMBER` of concurrent pack reads (0: by the number of CPUs)")
 	return cmd
@@ -111,9 +111,9 @@ func (c *restoreCommand) options() (restore.Options, error) {
 	}
 	c.target = o.Target
 	switch o.Overwrite {
-	case restore.Always, restore.IfChanged, restore.Never:
+	case restore.Always, restore.IfChanged, restore.IfNewer, restore.Never:
 	default:
-		return o, usage("--overwrite %s is not always, if-changed or never", c.overwrite)
+		return o, usage("--overwrite %s is not always, if-changed, if-newer or never", c.overwrite)
 	}
 	if c.included, err = watched(c.include); err != nil {
 		return o, err
