@@ -95,7 +95,7 @@ func (f *file) decideExisting(ctx context.Context) error {
 	f.how.Temporary, f.how.Fresh, f.how.Keep = true, false, f.r.o.Overwrite == Never
 	switch {
 	case f.r.o.outranks(&have, &f.e):
-		f.action, f.own = Keep, true
+		f.action, f.theirs = Keep, true
 	case f.r.o.protected(&have) != nil:
 		return errProtected
 	case have.Kind == backup.Directory:

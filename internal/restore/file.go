@@ -28,7 +28,7 @@ type file struct {
 
 	action  Action
 	how     target.CreateOptions
-	own     bool // the existing entry stays, and is not the snapshot's (Options.outranks)
+	theirs  bool // the existing entry stays, and is not the snapshot's (Options.outranks)
 	settled bool
 	stream  fetch.Refs // the planner's
 	group   *group     // the group of hardlinks that it belongs to
@@ -186,7 +186,7 @@ func (f *file) settle() {
 		f.r.doneBytes.Add(f.e.Size - f.written)
 		path := f.path()
 		f.r.change(f.action, path, &f.e)
-		if !f.own {
+		if !f.theirs {
 			f.r.flaw(path, browse.Flaw(&f.e))
 		}
 	}

@@ -206,7 +206,7 @@ func (f *file) meetLink(how *target.CreateOptions) error {
 	case err != nil:
 		return err
 	case is || f.r.o.outranks(&have, &f.e):
-		f.action, f.own = Keep, !is
+		f.action, f.theirs = Keep, !is
 		return nil
 	case f.r.o.protected(&have) != nil:
 		return errProtected
