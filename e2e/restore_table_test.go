@@ -33,6 +33,7 @@ var restoreTable = map[string]tableRow{
 	"bctl mount backups":                                                      {mount: true, after: map[string]string{"backups/filers/nas1/home/latest/alice/notes.txt": "notes"}},
 	"bctl restore latest:alice --target alice-restored":                       {after: map[string]string{"alice-restored/notes.txt": "notes", "alice/letters/draft.odt": "mine"}},
 	"bctl restore latest:alice --target alice --overwrite never":              {after: map[string]string{"alice/notes.txt": "notes", "alice/letters/draft.odt": "mine", "alice/new": "new"}},
+	"bctl restore latest:alice --target alice --overwrite if-newer":           {after: map[string]string{"alice/notes.txt": "notes", "alice/letters/draft.odt": "mine", "alice/new": "new"}},
 	"bctl restore 3f2a:alice --target alice":                                  {after: map[string]string{"alice/notes.txt": "notes", "alice/letters/draft.odt": "first", "alice/new": "new"}},
 	"bctl restore 3f2a:alice --target alice --delete":                         {after: map[string]string{"alice/notes.txt": "notes", "alice/letters/draft.odt": "first", "alice/new": "-"}},
 	"bctl restore latest --target found --include '*.odt'":                    {after: map[string]string{"found/alice/letters/draft.odt": "second", "found/alice/notes.txt": "-"}},

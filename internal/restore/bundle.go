@@ -78,6 +78,9 @@ func (p *planner) flush(ctx context.Context) error {
 	if len(files) == 0 {
 		return nil
 	}
+	for _, f := range files { // after join, which compares names as the snapshot has them
+		r.o.mapOwners(&f.e)
+	}
 	r.setPath(backup.Join(files[0].dir.path, files[0].e.Name))
 	if err := each(ctx, files, func(f *file) { f.decide(ctx) }); err != nil {
 		return err

@@ -122,6 +122,9 @@ func (d *directory) make() (err error) {
 		}
 	}
 	if there && d.r.o.Overwrite != Never {
+		if have, statErr := in.Stat(d.name); statErr == nil && d.r.o.outranks(&have, &d.self) {
+			return d.inTheWay(&have)
+		}
 		if err := in.Remove(d.name); err != nil {
 			return err
 		}
@@ -129,6 +132,11 @@ func (d *directory) make() (err error) {
 		d.made, err = in.Mkdir(d.name, true)
 	}
 	return err
+}
+
+// inTheWay returns the error that an entry stays that is not a directory.
+func (d *directory) inTheWay(have *backup.Entry) error {
+	return fmt.Errorf("a %v is in the way: %w", have.Kind, fs.ErrExist)
 }
 
 // checkProtected returns an error if the existing entry of the directory's name belongs to the
@@ -198,8 +206,8 @@ func (d *directory) look() error {
 		return err
 	case d.r.o.protected(&have) != nil:
 		return errProtected
-	case have.Kind != backup.Directory && d.r.o.Overwrite == Never:
-		return fmt.Errorf("a %v is in the way: %w", have.Kind, fs.ErrExist)
+	case have.Kind != backup.Directory && d.r.o.outranks(&have, &d.self):
+		return d.inTheWay(&have)
 	}
 	if err := d.parent.checkCase(in, d.name); err != nil {
 		return err

@@ -10,6 +10,7 @@
 //	directory.go    creates a directory, and finishes it after all work below it
 //	lettercase.go   refuses names that the target takes for the same
 //	existing.go     compares a file with what exists: create, replace or keep
+//	owners.go       gives owners the numbers that they have at the target
 //	xattrs.go       fetches attributes that are stored in chunks
 //	file.go         writes chunks, and finishes a file after its last one
 //	links.go        links further names of a file after its first name is finished

@@ -24,9 +24,13 @@ func (f *file) decide(ctx context.Context) {
 	if f.r.o.Verify && f.e.Kind == backup.File {
 		f.stream = fetch.NewRefs(f.e.Size, f.e.Content)
 	}
-	never := f.r.o.Overwrite == Never
 	// Several chunks take a while to arrive, and other processes must not see a part of the file.
-	f.how = target.CreateOptions{Inherits: f.dir.made.Inherits, Keep: never, Fresh: true, Temporary: never || len(f.e.Content.Refs) > 1 || f.e.Content.Depth > 0}
+	// Nor must the next run: the mtime of an unfinished file is later than the snapshot's.
+	careful := f.r.o.Overwrite == Never || f.r.o.Overwrite == IfNewer
+	f.how = target.CreateOptions{
+		Inherits: f.dir.made.Inherits, Keep: careful, Fresh: true,
+		Temporary: careful || len(f.e.Content.Refs) > 1 || f.e.Content.Depth > 0,
+	}
 	f.action = Create
 	if f.dir.made.Existed {
 		if err := f.decideExisting(ctx); err != nil {
@@ -88,15 +92,15 @@ func (f *file) decideExisting(ctx context.Context) error {
 		return err
 	}
 	f.action = Replace
-	f.how.Temporary, f.how.Fresh = true, false
+	f.how.Temporary, f.how.Fresh, f.how.Keep = true, false, f.r.o.Overwrite == Never
 	switch {
-	case f.r.o.Overwrite == Never:
-		f.action = Keep
+	case f.r.o.outranks(&have, &f.e):
+		f.action, f.theirs = Keep, true
 	case f.r.o.protected(&have) != nil:
 		return errProtected
 	case have.Kind == backup.Directory:
 		return f.clear(at)
-	case f.r.o.Overwrite == IfChanged && same(&f.e, &have) && f.mayKeep(at, &have) && f.verified(ctx, at):
+	case f.r.o.Overwrite != Always && same(&f.e, &have) && f.mayKeep(at, &have) && f.verified(ctx, at):
 		f.action = Keep
 		if f.sameAttributes(at, &have) {
 			return nil
@@ -107,6 +111,19 @@ func (f *file) decideExisting(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// outranks reports whether Overwrite lets the existing entry stay as it is, whatever the snapshot
+// has under its name.
+func (o *Options) outranks(have, e *backup.Entry) bool {
+	switch o.Overwrite {
+	case Never:
+		return true
+	case IfNewer:
+		later := have.Mtime.Compare(e.Mtime)
+		return later > 0 || later == 0 && !same(e, have)
+	}
+	return false
 }
 
 // mayKeep reports whether the other names of the existing file allow keeping it: they are not names

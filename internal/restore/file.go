@@ -28,6 +28,7 @@ type file struct {
 
 	action  Action
 	how     target.CreateOptions
+	theirs  bool // the existing entry stays, and is not the snapshot's (Options.outranks)
 	settled bool
 	stream  fetch.Refs // the planner's
 	group   *group     // the group of hardlinks that it belongs to
@@ -185,7 +186,7 @@ func (f *file) settle() {
 		f.r.doneBytes.Add(f.e.Size - f.written)
 		path := f.path()
 		f.r.change(f.action, path, &f.e)
-		if !f.action.stays() || f.r.o.Overwrite != Never {
+		if !f.theirs {
 			f.r.flaw(path, browse.Flaw(&f.e))
 		}
 	}

@@ -48,10 +48,10 @@ func (p *planner) join(f *file) bool {
 	return p.r.links.join(p.keyer.Keys(uint64(f.dir.volume), &f.e), f)
 }
 
-// staysAnyway reports whether an existing entry of this name stays because nothing is overwritten.
+// staysAnyway reports whether an existing entry of this name stays as it is because of Overwrite.
 // Such an entry is not a name of the snapshot's file.
 func (f *file) staysAnyway() bool {
-	if f.r.o.Overwrite != Never || !f.dir.made.Existed {
+	if f.r.o.Overwrite != Never && f.r.o.Overwrite != IfNewer || !f.dir.made.Existed {
 		return false
 	}
 	at, err := f.dir.open()
@@ -59,8 +59,11 @@ func (f *file) staysAnyway() bool {
 		return true // decide reports it
 	}
 	defer at.Release()
-	_, err = at.Stat(f.e.Name)
-	return !errors.Is(err, fs.ErrNotExist)
+	have, err := at.Stat(f.e.Name)
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist) // decide reports it
+	}
+	return f.r.o.outranks(&have, &f.e)
 }
 
 func (l *linkGroups) join(keys []hardlink.Key, f *file) bool {
@@ -159,7 +162,7 @@ func (f *file) link() {
 }
 
 func (f *file) linkToFirst() error {
-	how := target.CreateOptions{Keep: f.r.o.Overwrite == Never}
+	how := target.CreateOptions{Keep: f.r.o.Overwrite == Never || f.r.o.Overwrite == IfNewer}
 	if f.dir.made.Existed {
 		if err := f.meetLink(&how); err != nil || f.action == Keep {
 			return err
@@ -202,8 +205,8 @@ func (f *file) meetLink(how *target.CreateOptions) error {
 	switch {
 	case err != nil:
 		return err
-	case is || f.r.o.Overwrite == Never:
-		f.action = Keep
+	case is || f.r.o.outranks(&have, &f.e):
+		f.action, f.theirs = Keep, !is
 		return nil
 	case f.r.o.protected(&have) != nil:
 		return errProtected
@@ -212,7 +215,7 @@ func (f *file) meetLink(how *target.CreateOptions) error {
 			return err
 		}
 	}
-	how.Temporary = true
+	how.Temporary, how.Keep = true, f.r.o.Overwrite == Never
 	return nil
 }
 

@@ -373,7 +373,7 @@ func TestLinksInADryRun(t *testing.T) {
 		},
 		"a directory": func(t *testing.T, target string) { check(t, os.Mkdir(filepath.Join(target, "b"), 0o755)) },
 	} {
-		for _, overwrite := range []Overwrite{IfChanged, Always, Never} {
+		for _, overwrite := range []Overwrite{IfChanged, IfNewer, Always, Never} {
 			t.Run(what+" "+string(overwrite), func(t *testing.T) {
 				f := newFixture(t)
 				var entries []backup.Entry

@@ -184,6 +184,7 @@ func (p *planner) enter(path string, page *backup.Page, damaged bool) bool {
 		d.attributesUnknown, d.partial = true, true
 	default:
 		d.self = *page.Self
+		p.r.o.mapOwners(&d.self)
 		d.attributesUnknown = d.self.Flags&backup.AttributesUnknown != 0
 	}
 	if path != "" {

@@ -28,6 +28,9 @@ type Overwrite string
 const (
 	// IfChanged keeps a file whose size and mtime equal the snapshot's, and replaces all others.
 	IfChanged Overwrite = "if-changed"
+	// IfNewer replaces an existing entry only if the snapshot's has a later mtime. If size and
+	// mtime are equal, it does what IfChanged does.
+	IfNewer Overwrite = "if-newer"
 	// Always replaces every file.
 	Always Overwrite = "always"
 	// Never keeps every existing file.
@@ -94,9 +97,10 @@ type Options struct {
 	// Without it, an existing Target keeps its own. A Target that this restore creates always gets
 	// those of the snapshot.
 	TargetAttributes bool
-	DryRun           bool // only report what would be done
-	NoSync           bool // do not wait at the end until the data is on the disk
-	Verify           bool // compare the content of files that are kept
+	Owners           Owners // nil: owners have the numbers of the snapshot
+	DryRun           bool   // only report what would be done
+	NoSync           bool   // do not wait at the end until the data is on the disk
+	Verify           bool   // compare the content of files that are kept
 
 	Concurrency int // maximum concurrent reads of pack ranges; 0: a few per CPU
 

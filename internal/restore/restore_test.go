@@ -166,26 +166,29 @@ func TestListsOfLists(t *testing.T) {
 }
 
 func TestOverwrite(t *testing.T) {
-	later := backup.Time{Sec: testTime.Sec + 1}
+	later, earlier := backup.Time{Sec: testTime.Sec + 1}, backup.Time{Sec: testTime.Sec - 1}
 	for _, test := range []struct {
 		overwrite Overwrite
 		want      map[string]string
 		actions   []string
 	}{
-		{IfChanged, map[string]string{"same": "AAAA", "time": "bbbb", "size": "cccc", "new": "dddd"},
-			[]string{"create new", "keep same", "replace size", "replace time"}},
-		{Always, map[string]string{"same": "aaaa", "time": "bbbb", "size": "cccc", "new": "dddd"},
-			[]string{"create new", "replace same", "replace size", "replace time"}},
-		{Never, map[string]string{"same": "AAAA", "time": "BBBB", "size": "C", "new": "dddd"},
-			[]string{"create new", "keep same", "keep size", "keep time"}},
+		{IfChanged, map[string]string{"same": "AAAA", "time": "bbbb", "size": "cccc", "old": "eeee", "new": "dddd"},
+			[]string{"create new", "keep same", "replace old", "replace size", "replace time"}},
+		{Always, map[string]string{"same": "aaaa", "time": "bbbb", "size": "cccc", "old": "eeee", "new": "dddd"},
+			[]string{"create new", "replace old", "replace same", "replace size", "replace time"}},
+		{Never, map[string]string{"same": "AAAA", "time": "BBBB", "size": "C", "old": "EEEE", "new": "dddd"},
+			[]string{"create new", "keep old", "keep same", "keep size", "keep time"}},
+		{IfNewer, map[string]string{"same": "AAAA", "time": "BBBB", "size": "C", "old": "eeee", "new": "dddd"},
+			[]string{"create new", "keep same", "keep size", "keep time", "replace old"}},
 	} {
 		t.Run(string(test.overwrite), func(t *testing.T) {
 			f := newFixture(t)
-			f.directory("", f.file("same", "aaaa"), f.file("time", "bbbb"), f.file("size", "cccc"), f.file("new", "dddd"))
+			f.directory("", f.file("same", "aaaa"), f.file("time", "bbbb"), f.file("size", "cccc"), f.file("new", "dddd"), f.file("old", "eeee"))
 			target := t.TempDir()
 			write(t, filepath.Join(target, "same"), "AAAA", testTime)
 			write(t, filepath.Join(target, "time"), "BBBB", later)
 			write(t, filepath.Join(target, "size"), "C", testTime)
+			write(t, filepath.Join(target, "old"), "EEEE", earlier)
 			_, obs := f.restore(Options{Target: target, Overwrite: test.overwrite})
 			obs.wantProblems(t)
 			for name, content := range test.want {
@@ -194,7 +197,7 @@ func TestOverwrite(t *testing.T) {
 			if got := obs.actions(); !slices.Equal(got, test.actions) {
 				t.Errorf("%q, want %q", got, test.actions)
 			}
-			wantNames(t, target, "same", "time", "size", "new")
+			wantNames(t, target, "same", "time", "size", "new", "old")
 		})
 	}
 }

@@ -155,5 +155,6 @@ func (d *directory) ownXattrs(report target.Report) (known bool) {
 		return false
 	}
 	d.self.Xattrs = set.xattrs
+	d.r.o.mapACLs(&d.self)
 	return true
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/user"
-	"strconv"
 	"strings"
 	"time"
 
@@ -264,22 +262,11 @@ func (f *findFilter) parse(flags *pflag.FlagSet) error {
 	if !flags.Changed("owner") {
 		return nil
 	}
-	if n, err := strconv.ParseUint(f.owner, 10, 32); err == nil {
-		f.uid = uint32(n)
-		return nil
-	}
-	if f.owner == "" {
-		return usage("--owner is empty: give the name or the number of a user")
-	}
-	found, err := user.Lookup(f.owner)
+	uid, err := userIDs.number(f.owner)
 	if err != nil {
-		return usage("--owner %s: this machine has no such user; give the number", display(f.owner))
+		return usage("--owner %s: %v", display(f.owner), err)
 	}
-	n, err := strconv.ParseUint(found.Uid, 10, 32)
-	if err != nil {
-		return usage("--owner %s: its number is %q", display(f.owner), found.Uid)
-	}
-	f.uid = uint32(n)
+	f.uid = uid
 	return nil
 }
 

@@ -28,6 +28,7 @@ type restoreCommand struct {
 	include, exclude []string
 	newer            time.Time
 	overwrite        string
+	owners           ownerFlags
 	del              bool
 	dryRun           bool
 	targetAttributes bool
@@ -39,6 +40,7 @@ type restoreCommand struct {
 	tracker            *tracker
 	causes             causeCounter
 	included, excluded *selection.Matcher // nil: no patterns
+	ownerMap           *ownerMap          // nil: numbers as in the snapshot
 }
 
 // maxConcurrency is more than any store or machine can use.
@@ -66,6 +68,7 @@ size and time are skipped.
   bctl restore 3f2a:home/alice --target /home/alice --overwrite if-changed
   bctl restore latest:etc/hosts --target .
   bctl restore latest:projects --target /srv/projects --newer 24h
+  bctl restore latest --target /srv/data --map-owner 1004:alice
   bctl restore latest --target /srv/data --delete --dry-run`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completePlace(&c.which),
@@ -77,7 +80,8 @@ size and time are skipped.
 	flags.StringArrayVar(&c.include, "include", nil, "restore only files that match `PATTERN` (may be repeated)")
 	flags.StringArrayVar(&c.exclude, "exclude", nil, "skip files that match `PATTERN` (may be repeated)")
 	sinceFlag(flags, &c.newer, "newer", "restore only files that were modified after `TIME`: "+sinceForms)
-	flags.StringVar(&c.overwrite, "overwrite", string(restore.IfChanged), "overwrite existing files: `WHEN` is always, if-changed (size or time differs) or never")
+	flags.StringVar(&c.overwrite, "overwrite", string(restore.IfChanged), "overwrite existing files: `WHEN` is always, if-changed (size or time differs), if-newer (the snapshot's is newer) or never")
+	c.owners.flags(flags)
 	flags.BoolVar(&c.del, "delete", false, "delete files in DIR that the snapshot does not have")
 	flags.BoolVar(&c.dryRun, "dry-run", false, "print the changes, including deletions, without making them")
 	flags.BoolVar(&c.targetAttributes, "target-attributes", false, "set the attributes of the restored directory on an existing DIR")
@@ -85,7 +89,7 @@ size and time are skipped.
 	flags.BoolVar(&c.verify, "verify", false, "compare also the content of files whose size and time match")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change, and all errors")
 	_ = cmd.RegisterFlagCompletionFunc("overwrite", cobra.FixedCompletions([]string{
-		string(restore.Always), string(restore.IfChanged), string(restore.Never),
+		string(restore.Always), string(restore.IfChanged), string(restore.IfNewer), string(restore.Never),
 	}, cobra.ShellCompDirectiveNoFileComp))
 	numberFlag(flags, &c.concurrency, "concurrency", 0, 0, maxConcurrency, "maximum `NUMBER` of concurrent pack reads (0: by the number of CPUs)")
 	return cmd
@@ -111,15 +115,21 @@ func (c *restoreCommand) options() (restore.Options, error) {
 	}
 	c.target = o.Target
 	switch o.Overwrite {
-	case restore.Always, restore.IfChanged, restore.Never:
+	case restore.Always, restore.IfChanged, restore.IfNewer, restore.Never:
 	default:
-		return o, usage("--overwrite %s is not always, if-changed or never", c.overwrite)
+		return o, usage("--overwrite %s is not always, if-changed, if-newer or never", c.overwrite)
 	}
 	if c.included, err = watched(c.include); err != nil {
 		return o, err
 	}
 	if c.excluded, err = watched(c.exclude); err != nil {
 		return o, err
+	}
+	if c.ownerMap, err = c.owners.read(c.app); err != nil {
+		return o, err
+	}
+	if c.ownerMap != nil {
+		o.Owners = c.ownerMap
 	}
 	if c.included != nil { // an interface that holds a nil pointer is not nil
 		o.Include = c.included
@@ -274,6 +284,7 @@ func (c *restoreCommand) Problem(p backup.Problem) {
 
 func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elapsed time.Duration, unmatched []string) error {
 	if c.app.json {
+		users, groups := c.ownerMap.unknown()
 		return c.app.print(struct {
 			Type           string   `json:"type"`
 			Snapshot       string   `json:"snapshot"`
@@ -292,8 +303,10 @@ func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elaps
 			Flawed         int64    `json:"flawed"`
 			ElapsedSeconds float64  `json:"elapsed_seconds"`
 			Unmatched      []string `json:"unmatched_patterns,omitempty"`
+			UnknownUsers   []string `json:"unknown_users,omitempty"`
+			UnknownGroups  []string `json:"unknown_groups,omitempty"`
 		}{"summary", s.ID.String(), c.target, c.dryRun, sum.Files, sum.Links, sum.Directories, sum.Kept, sum.KeptDirs, sum.Attributes, sum.Deleted,
-			sum.Bytes, sum.KeptBytes, sum.Problems, sum.Flawed, elapsed.Seconds(), unmatched})
+			sum.Bytes, sum.KeptBytes, sum.Problems, sum.Flawed, elapsed.Seconds(), unmatched, users, groups})
 	}
 	return c.summaryText(s, sum, elapsed)
 }

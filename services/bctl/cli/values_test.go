@@ -101,6 +101,7 @@ var badFlags = map[string]string{
 	"stat-rate": "fast", "floor": "101", "drill": "sometimes", "role": "cook", "reason": "", "file": "", "store-region": "", "bytes": "all", "min-bytes": "huge", "min-snapshots": "0", "operators": "0", "operator": "", "signer": "me", "policy": "",
 	"keep-deleted": "long", "allow-delete": "huge", "as-of": "yesterday", "replace": "repository",
 	"packs": "0", "png": "", "output": "", "dir": "", "shares": "1", "needed": "1", "archive": "rar",
+	"map-owner": "1000", "map-group": "1:4294967295", "names-from": "/nowhere",
 }
 
 // requiredFlags are the flags that a command requires before it checks others.
