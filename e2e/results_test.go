@@ -25,7 +25,7 @@ import (
 func TestKilledCommittersResultsAreAppliedSoon(t *testing.T) {
 	t.Parallel()
 	rounds := 2 // a busy machine gets a second chance
-	if testtarget.Runs(testtarget.Long) {
+	if testtarget.Runs(testtarget.Often) {
 		rounds = 12
 	}
 	f, tree := fleet.New(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1, DefaultSettings: true}), t.TempDir()
@@ -46,7 +46,7 @@ func TestKilledCommittersResultsAreAppliedSoon(t *testing.T) {
 			victim, other = other, victim
 		}
 		all = append(all, killWithResult(t, f, js, filer.Dir, victim, other))
-		if !testtarget.Runs(testtarget.Long) && all[round] <= handedOutWithin+outsideOfBctl {
+		if !testtarget.Runs(testtarget.Often) && all[round] <= handedOutWithin+outsideOfBctl {
 			break
 		}
 	}

@@ -26,7 +26,7 @@ const seenWithin = 7 * time.Second
 func TestReaderKilledBeforeItReports(t *testing.T) {
 	t.Parallel()
 	wanted := 1
-	if testtarget.Runs(testtarget.Long) {
+	if testtarget.Runs(testtarget.Often) {
 		wanted = 12
 	}
 	f, tree := fleet.New(t, fleet.Options{Walkers: 1, Readers: -1, Committers: 1, DefaultSettings: true}), t.TempDir()
