@@ -63,8 +63,8 @@ func killMigration(t *testing.T, f *fleet.Fleet) {
 	if err := migrate.Start(); err != nil {
 		t.Fatal(err)
 	}
-	fleet.Await(t, "the migration to wait for a table", func() bool {
-		return f.Index.Count("SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'") > 0
+	fleet.Await(t, "the migration to wait for that table, and not for another that a service uses", func() bool {
+		return f.Index.Count("SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock' AND relation = 'chunk_lists'::regclass") > 0
 	})
 	if err := migrate.Process.Kill(); err != nil {
 		t.Fatal(err)
