@@ -264,7 +264,7 @@ func (f *findFilter) parse(flags *pflag.FlagSet) error {
 	}
 	uid, err := userIDs.number(f.owner)
 	if err != nil {
-		return usage("--owner %s: %v", display(f.owner), err)
+		return usage("--owner: %v", err)
 	}
 	f.uid = uid
 	return nil
