@@ -60,10 +60,7 @@ func (c *historyCommand) run(ctx context.Context, given string) error {
 	}
 	return c.app.withIndex(ctx, toRead, func(i index.Index) error {
 		c.app.noteCurrent(ctx, i)
-		if err := c.which.exists(ctx, i); err != nil {
-			return err
-		}
-		shards, err := i.ListShards(ctx, index.ShardFilter{Filer: c.which.filer, Name: c.which.shard, Retired: true})
+		shards, err := c.which.listAll(ctx, i)
 		if err != nil {
 			return err
 		}

@@ -10,25 +10,21 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// longTogether is the number of lines of ls -l that are aligned together. A list may be of any
-// length, so it is not held in memory. Columns only grow from one part to the next.
-const longTogether = 1000
-
 // vanishedText describes a directory that had vanished.
 const vanishedText = "vanished before it could be read"
 
 // A longList prints entries as ls -l does.
 type longList struct {
-	out     io.Writer
+	lines   alignedList
 	numeric bool // owners and groups are numbers
-	rows    [][]string
-	widths  []int
 
 	users, groups map[uint32]string // names that were looked up
 }
 
 func newLongList(out io.Writer, numeric bool) *longList {
-	return &longList{out: out, numeric: numeric, users: map[uint32]string{}, groups: map[uint32]string{}}
+	l := &longList{numeric: numeric, users: map[uint32]string{}, groups: map[uint32]string{}}
+	l.lines = alignedList{out: out, gap: " ", right: l.isRight}
+	return l
 }
 
 // add prints an entry, or keeps it to be aligned with the next ones.
@@ -49,38 +45,13 @@ func (l *longList) add(name string, e *backup.Entry) error {
 	if e.Kind == backup.CharDev || e.Kind == backup.BlockDev {
 		bytes = fmt.Sprintf("%d,%d", e.Major(), e.Minor())
 	}
-	l.rows = append(l.rows, []string{
+	return l.lines.add([]string{
 		modeString(e), strconv.FormatUint(uint64(e.Nlink), 10), l.owner(e.UID), l.group(e.GID), bytes, zoned(e.Mtime.Time()), text,
 	})
-	if len(l.rows) < longTogether {
-		return nil
-	}
-	return l.flush()
 }
 
 // flush prints the entries that are kept.
-func (l *longList) flush() error {
-	if len(l.rows) == 0 {
-		return nil
-	}
-	widths := widthsOf(l.rows)
-	widths[len(widths)-1] = 0 // the name is last
-	for n := range l.widths {
-		widths[n] = max(widths[n], l.widths[n])
-	}
-	l.widths = widths
-	lines := make([]string, len(l.rows))
-	for i, row := range l.rows {
-		for n, cell := range row {
-			if n > 0 {
-				lines[i] += " "
-			}
-			lines[i] += padded(cell, widths[n], l.isRight(n))
-		}
-	}
-	l.rows = l.rows[:0]
-	return writeLines(l.out, lines)
-}
+func (l *longList) flush() error { return l.lines.flush() }
 
 // isRight reports whether a column has numbers.
 func (l *longList) isRight(n int) bool {

@@ -55,6 +55,15 @@ type presentError struct{ text string }
 func (e *presentError) Error() string        { return e.text }
 func (e *presentError) Is(target error) bool { return target == backup.ErrExists }
 
+// listAll returns the shards that are meant, also those that are retired, after a check that there
+// are such a filer and shard.
+func (w *which) listAll(ctx context.Context, i index.Catalog) ([]index.ShardStatus, error) {
+	if err := w.exists(ctx, i); err != nil {
+		return nil, err
+	}
+	return i.ListShards(ctx, index.ShardFilter{Filer: w.filer, Name: w.shard, Retired: true})
+}
+
 // exists fails if no filer or shard has these names, as distinct from one without snapshots.
 func (w *which) exists(ctx context.Context, c index.Catalog) error {
 	if w.filer != "" {

@@ -16,7 +16,7 @@
 //
 // Output
 //
-//	terminal.go, table.go, json.go, plural.go, progress.go, causes.go, notes.go
+//	terminal.go, table.go, aligned.go, json.go, plural.go, progress.go, causes.go, notes.go
 //
 // Back up
 //

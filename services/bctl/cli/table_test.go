@@ -120,11 +120,11 @@ func TestLongList(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for range longTogether {
+		for range alignedTogether {
 			add("a", 0, 5)
 		}
-		if strings.Count(out.String(), "\n") != longTogether {
-			t.Errorf("%d lines after %d entries", strings.Count(out.String(), "\n"), longTogether)
+		if strings.Count(out.String(), "\n") != alignedTogether {
+			t.Errorf("%d lines after %d entries", strings.Count(out.String(), "\n"), alignedTogether)
 		}
 		add("z", 4_000_000_000, 1_234_567)
 		add("b", 0, 5)
@@ -132,8 +132,8 @@ func TestLongList(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		if len(lines) != longTogether+2 || lines[0] != test.first || lines[longTogether] != test.last || len(lines[longTogether+1]) != len(test.last) {
-			t.Errorf("%d lines:\n%s\n%s\n%s", len(lines), lines[0], lines[longTogether], lines[len(lines)-1])
+		if len(lines) != alignedTogether+2 || lines[0] != test.first || lines[alignedTogether] != test.last || len(lines[alignedTogether+1]) != len(test.last) {
+			t.Errorf("%d lines:\n%s\n%s\n%s", len(lines), lines[0], lines[alignedTogether], lines[len(lines)-1])
 		}
 	}
 }

@@ -35,25 +35,21 @@ func newVersionJSON(snapshots history.Snapshots, v *history.Version) versionJSON
 	return j
 }
 
-// versionsTogether is how many lines of a versionList are aligned together.
-const versionsTogether = 1000
-
-// A versionList prints versions as lines of columns. It holds some of them only, as longList does.
+// A versionList prints versions as lines of columns.
 type versionList struct {
-	out    io.Writer
-	last   string // name of the last column
-	rows   [][]string
-	widths []int
+	lines alignedList
+	last  string // name of the last column
 }
 
 func newVersionList(out io.Writer, last string) *versionList {
-	return &versionList{out: out, last: last}
+	isRight := func(column int) bool { return column == 2 || column == 3 } // OF and SIZE
+	return &versionList{lines: alignedList{out: out, gap: gap, right: isRight}, last: last}
 }
 
 // add prints a version, or keeps it to be aligned with the next ones.
 func (l *versionList) add(newest *backup.Snapshot, v *history.Version, text string) error {
-	if len(l.rows) == 0 && l.widths == nil {
-		l.rows = append(l.rows, []string{"SNAPSHOT", "TAKEN", "OF", "SIZE", "MODIFIED", l.last})
+	if len(l.lines.rows) == 0 && l.lines.widths == nil {
+		l.lines.rows = append(l.lines.rows, []string{"SNAPSHOT", "TAKEN", "OF", "SIZE", "MODIFIED", l.last})
 	}
 	bytes, modified := "-", "-"
 	if v.Entry.Flags&backup.AttributesUnknown == 0 {
@@ -62,33 +58,8 @@ func (l *versionList) add(newest *backup.Snapshot, v *history.Version, text stri
 	if v.Entry.Kind == backup.File {
 		bytes = size(v.Entry.Size)
 	}
-	l.rows = append(l.rows, []string{newest.ID.Short(), shortTime(newest.Started), strconv.Itoa(v.Last - v.First + 1), bytes, modified, text})
-	if len(l.rows) < versionsTogether {
-		return nil
-	}
-	return l.flush()
+	return l.lines.add([]string{newest.ID.Short(), shortTime(newest.Started), strconv.Itoa(v.Last - v.First + 1), bytes, modified, text})
 }
 
 // flush prints the versions that are kept.
-func (l *versionList) flush() error {
-	if len(l.rows) == 0 {
-		return nil
-	}
-	widths := widthsOf(l.rows)
-	widths[len(widths)-1] = 0
-	for n := range l.widths {
-		widths[n] = max(widths[n], l.widths[n])
-	}
-	l.widths = widths
-	lines := make([]string, len(l.rows))
-	for i, row := range l.rows {
-		for n, cell := range row {
-			if n > 0 {
-				lines[i] += gap
-			}
-			lines[i] += padded(cell, widths[n], n == 2 || n == 3)
-		}
-	}
-	l.rows = l.rows[:0]
-	return writeLines(l.out, lines)
-}
+func (l *versionList) flush() error { return l.lines.flush() }
