@@ -18,7 +18,7 @@ type Files struct {
 	Tree    source.Tree
 	Compare backup.Compare       // what the snapshot compares
 	Hasher  *Hasher              // nil: content is not read
-	Problem func(backup.Problem) // is told what could not be read
+	Problem func(backup.Problem) // called for each entry that could not be read
 	// Unsure counts the files whose times do not show whether they have changed: they may have
 	// changed just after they were read for the snapshot, or could not be read then.
 	Unsure int64

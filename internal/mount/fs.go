@@ -42,7 +42,7 @@ type fileSystem struct {
 	last    uint64
 }
 
-// status logs an error, and returns what the kernel is told of it.
+// status logs an error, and returns the status that the request ends with.
 func (f *fileSystem) status(n *node, err error) fuse.Status {
 	switch {
 	case err == nil:
@@ -122,7 +122,7 @@ func (f *fileSystem) newNode(parent *node, name, path string, e *backup.Entry) *
 	return n
 }
 
-// found tells the kernel of a node.
+// found fills the answer to a request that looked up a node.
 func (f *fileSystem) found(out *fuse.EntryOut, n *node, e *backup.Entry, inode uint64) {
 	out.NodeId = n.id
 	n.view.fill(&out.Attr, e, inode)
@@ -227,8 +227,8 @@ func (f *fileSystem) inodeOf(n *node, e *backup.Entry) uint64 {
 	return n.view.inode(n.path(), n.parent.volume, e)
 }
 
-// Access implements fuse.RawFileSystem. Without default_permissions, whoever may use the mount may
-// read what the identity opens.
+// Access implements fuse.RawFileSystem. Without default_permissions, who may use the mount may
+// read everything that the identity opens.
 func (f *fileSystem) Access(_ <-chan struct{}, in *fuse.AccessIn) fuse.Status {
 	const write = 2
 	if in.Mask&write != 0 {
