@@ -27,6 +27,7 @@ type options struct {
 	rounds, unchangedRounds         int
 	churnShare                      float64
 	full, assert, keep, changesTree bool
+	makesIndex                      bool
 }
 
 func parse() *options {
@@ -52,6 +53,7 @@ func parse() *options {
 	flag.StringVar(&o.tuning, "tuning", "", "put the table of settings into `FILE`")
 	flag.BoolVar(&o.assert, "assert", false, "exit with 1 where bctl is not as good as it must be")
 	flag.StringVar(&o.floor, "floor", "", "do the floor's `WORK` on the directory that is the argument: walk, store:FILE, store-LEVEL:FILE, packs or content")
+	flag.BoolVar(&o.makesIndex, "make-index", false, "make the index of section lookups in the file that is the argument")
 	flag.Parse()
 	return o
 }
@@ -63,6 +65,9 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
+	if o.makesIndex {
+		exit(makeIndex(ctx, o, flag.Arg(0), os.Stdout))
+	}
 	exit(o.run(ctx))
 }
 

@@ -36,6 +36,7 @@ func sections() []section {
 		{"memory", "memory by the size of the tree", measureMemory},
 		{"prune", "forgetting most of many snapshots", measurePrune},
 		{"proof", "rebuilding the index, and checks", measureProof},
+		{"lookups", "looking for files in many snapshots", measureLookups},
 		{"walk", "CPU time of a walk by the size of the tree", measureWalk},
 		{"knobs", "settings", measureKnobs},
 		{"micro", "Go benchmarks", measureMicro},

@@ -15,6 +15,7 @@ type side struct {
 	path    string
 	self    *backup.Entry // if the first page is among them
 	entries []backup.Entry
+	err     error // if a page could not be decoded: the first one's
 }
 
 // compare reports the changes of a directory, unless a page of it is damaged. Its subdirectories
@@ -25,66 +26,80 @@ func (d *differ) compare(ctx context.Context, dir *directory) error {
 	if from, ok := d.moved.from[dir.path]; ok {
 		before = from
 	}
-	damaged := len(d.damaged)
-	after := side{path: dir.path}
-	if err := d.read(&after, dir.added); err != nil || len(d.damaged) > damaged {
+	if sound, err := d.isSound(&dir.now); !sound {
 		return err
 	}
-	known := side{path: before}
+	nothing := side{path: before}
 	switch {
 	case before != dir.path:
-		if err := d.readWhole(ctx, &known); err != nil || len(d.damaged) > damaged {
+		known := side{path: before}
+		if err := d.readWhole(ctx, &known); err != nil {
+			return err
+		}
+		if sound, err := d.isSound(&known); !sound {
 			return err
 		}
 		if old != nil && !d.moved.away[dir.path] { // the one that was here is gone
-			return errors.Join(d.removed(ctx, dir), d.compareSides(ctx, &known, &after))
+			return errors.Join(d.removed(ctx, dir), d.compareSides(ctx, &known, &dir.now))
 		}
-		return d.compareSides(ctx, &known, &after)
+		return d.compareSides(ctx, &known, &dir.now)
 	case old != nil && d.moved.away[dir.path]:
-		return d.compareSides(ctx, &known, &after) // what is here now is new
+		return d.compareSides(ctx, &nothing, &dir.now) // what is here now is new
 	case old != nil && now == nil:
 		return d.removed(ctx, dir)
 	}
-	if err := d.read(&known, dir.ended); err != nil || len(d.damaged) > damaged {
+	if sound, err := d.isSound(&dir.old); !sound {
 		return err
 	}
-	return d.compareSides(ctx, &known, &after)
+	return d.compareSides(ctx, &dir.old, &dir.now)
 }
 
-// removed reports a directory that the newer snapshot does not have anywhere.
+// isSound reports whether all pages of a side could be decoded. Damaged ones are noted; another
+// error is returned.
+func (d *differ) isSound(s *side) (bool, error) {
+	if s.err == nil {
+		return true, nil
+	}
+	if !errors.Is(s.err, backup.ErrCorrupt) {
+		return false, s.err
+	}
+	d.damaged = append(d.damaged, fmt.Errorf("directory %q: %w", s.path, s.err))
+	return false, nil
+}
+
+// removed reports a directory that the newer snapshot does not have anywhere. Of damaged pages
+// nothing is known.
 func (d *differ) removed(ctx context.Context, dir *directory) error {
-	known := side{path: dir.path}
-	if err := d.read(&known, dir.ended); err != nil {
+	if _, err := d.isSound(&dir.old); err != nil {
 		return err
 	}
-	return d.compareSides(ctx, &known, &side{path: dir.path})
+	return d.compareSides(ctx, &dir.old, &side{path: dir.path})
 }
 
-// read adds the entries of some pages. Damaged pages are noted, and left out.
-func (d *differ) read(s *side, pages []backup.PageVersion) error {
+// read adds the entries of some pages.
+func (s *side) read(pages []backup.PageVersion) {
 	for i := range pages {
-		if err := d.readPage(s, &pages[i]); err != nil {
-			return err
-		}
+		s.readPage(&pages[i])
 	}
 	s.entries = listing.Sort(s.entries)
-	return nil
 }
 
-func (d *differ) readPage(s *side, v *backup.PageVersion) error {
+func (s *side) readPage(v *backup.PageVersion) {
 	page, err := listing.DecodePage(*v)
 	switch {
-	case errors.Is(err, backup.ErrCorrupt):
-		d.damaged = append(d.damaged, fmt.Errorf("directory %q: %w", v.Path, err))
-		return nil
+	case err != nil && s.err == nil:
+		s.err = err
+		return
 	case err != nil:
-		return err
-	}
-	if page.Self != nil {
+		return
+	case page.Self != nil:
 		s.self = page.Self
 	}
+	if s.entries == nil {
+		s.entries = page.Entries
+		return
+	}
 	s.entries = append(s.entries, page.Entries...)
-	return nil
 }
 
 // readWhole reads the directory at the path of the older snapshot.
@@ -96,9 +111,7 @@ func (d *differ) readWhole(ctx context.Context, s *side) error {
 		if v.Path != s.path {
 			break // pages of a directory come before those below it
 		}
-		if err := d.readPage(s, &v); err != nil {
-			return err
-		}
+		s.readPage(&v)
 	}
 	s.entries = listing.Sort(s.entries)
 	return nil

@@ -96,18 +96,19 @@ func WithSource(ctx context.Context, x Index, old, now *backup.Snapshot, path st
 }
 
 func (d *differ) run(ctx context.Context) (Result, error) {
-	if err := d.keep(ctx); err != nil {
+	gone := endedDirectories{}
+	if err := d.keep(ctx, gone); err != nil {
 		return Result{}, err
 	}
 	var err error
-	if d.moved, err = d.moves(ctx); err != nil {
+	if d.moved, err = d.moves(ctx, gone); err != nil {
 		return Result{}, err
 	}
-	for dir, err := range d.directories(ctx) {
+	for dir, err := range d.decoded(ctx) {
 		if err != nil {
 			return Result{}, err
 		}
-		if err := d.compare(ctx, &dir); err != nil {
+		if err := d.compare(ctx, dir); err != nil {
 			return Result{}, err
 		}
 	}
@@ -115,7 +116,7 @@ func (d *differ) run(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	if len(d.damaged) > 0 {
-		return d.result, fmt.Errorf("%d pages could not be compared (bctl check finds the cause): %w", len(d.damaged), errors.Join(d.damaged[:min(len(d.damaged), 10)]...))
+		return d.result, fmt.Errorf("%d directories could not be compared (bctl check finds the cause): %w", len(d.damaged), errors.Join(d.damaged[:min(len(d.damaged), 10)]...))
 	}
 	return d.result, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"sync"
 
 	"github.com/bctl/bctl/internal/backup"
 )
@@ -15,6 +16,8 @@ type directory struct {
 	path  string
 	added []backup.PageVersion
 	ended []backup.PageVersion
+
+	now, old side // what is in added and ended, once it is decoded
 }
 
 // first returns the first page of a directory, or nil if that is not among the pages. It has the
@@ -30,13 +33,15 @@ func first(pages []backup.PageVersion) *backup.PageVersion {
 // again.
 const maxKept = 64 << 20
 
-// keep reads the directories with pages that differ, and keeps them if they are small.
-func (d *differ) keep(ctx context.Context) error {
+// keep reads the directories with pages that differ, and keeps them if they are small. Those that
+// are gone from their paths are added to gone.
+func (d *differ) keep(ctx context.Context, gone endedDirectories) error {
 	bytes, content := 0, d.old.Pages
 	for dir, err := range d.stream(ctx) {
 		if err != nil {
 			return err
 		}
+		gone.add(&dir)
 		for i := range dir.ended {
 			content.Remove(dir.ended[i].Digest)
 		}
@@ -74,13 +79,88 @@ func (d *differ) directories(ctx context.Context) iter.Seq2[directory, error] {
 	}
 }
 
+const (
+	// decodedAtOnce is how many directories are decoded by one goroutine, and decodedAhead how many
+	// such groups may wait until they are compared.
+	decodedAtOnce = 32
+	decodedAhead  = 2
+)
+
+// decoded yields the directories with pages that differ, with what is in the pages. They are read
+// and decoded ahead, by other goroutines.
+func (d *differ) decoded(ctx context.Context) iter.Seq2[*directory, error] {
+	type group struct {
+		of   []directory
+		err  error         // after these
+		done chan struct{} // closed once they are decoded
+	}
+	return func(yield func(*directory, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		groups := make(chan *group, decodedAhead)
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer cancel()
+		send := func(g *group) bool {
+			g.done = make(chan struct{})
+			select {
+			case groups <- g:
+			case <-ctx.Done():
+				return false
+			}
+			running.Go(func() {
+				defer close(g.done)
+				for i := range g.of {
+					g.of[i].decode()
+				}
+			})
+			return true
+		}
+		running.Go(func() {
+			defer close(groups)
+			next := &group{}
+			for dir, err := range d.directories(ctx) {
+				if next.err = err; err != nil {
+					break
+				}
+				if next.of = append(next.of, dir); len(next.of) == decodedAtOnce {
+					if !send(next) {
+						return
+					}
+					next = &group{}
+				}
+			}
+			send(next)
+		})
+		for g := range groups {
+			<-g.done
+			for i := range g.of {
+				if !yield(&g.of[i], nil) {
+					return
+				}
+			}
+			if g.err != nil {
+				yield(nil, g.err)
+				return
+			}
+		}
+	}
+}
+
+func (dir *directory) decode() {
+	dir.now, dir.old = side{path: dir.path}, side{path: dir.path}
+	dir.now.read(dir.added)
+	dir.old.read(dir.ended)
+}
+
 // stream reads them from the index.
 func (d *differ) stream(ctx context.Context) iter.Seq2[directory, error] {
 	return func(yield func(directory, error) bool) {
-		added, stopAdded := iter.Pull2(d.index.Added(ctx, d.now.ID, d.old.ID))
+		ctx, cancel := context.WithCancel(ctx)
+		added, stopAdded := iter.Pull2(ahead(d.index.Added(ctx, d.now.ID, d.old.ID)))
 		defer stopAdded()
-		ended, stopEnded := iter.Pull2(d.index.Ended(ctx, d.now.ID, d.old.ID))
+		ended, stopEnded := iter.Pull2(ahead(d.index.Ended(ctx, d.now.ID, d.old.ID)))
 		defer stopEnded()
+		defer cancel() // before they are stopped, so that they do not wait for what they read ahead
 		a, e := &pages{next: added}, &pages{next: ended}
 		for a.advance() && e.advance() && (a.more || e.more) {
 			var dir directory
@@ -108,6 +188,61 @@ func (d *differ) stream(ctx context.Context) iter.Seq2[directory, error] {
 		for _, p := range []*pages{a, e} {
 			if p.err != nil {
 				yield(directory{}, p.err)
+				return
+			}
+		}
+	}
+}
+
+const (
+	// aheadBytes is the length of the listings that are read ahead in one piece.
+	aheadBytes  = 1 << 20
+	aheadPieces = 2
+)
+
+// ahead yields the same, and reads ahead in another goroutine.
+func ahead(changes iter.Seq2[backup.PageChange, error]) iter.Seq2[backup.PageChange, error] {
+	type piece struct {
+		of  []backup.PageChange
+		err error // after these
+	}
+	return func(yield func(backup.PageChange, error) bool) {
+		pieces, stop := make(chan piece, aheadPieces), make(chan struct{})
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer close(stop)
+		running.Go(func() {
+			defer close(pieces)
+			var next piece
+			size := 0
+			send := func() bool {
+				select {
+				case pieces <- next:
+					next, size = piece{}, 0
+					return true
+				case <-stop:
+					return false
+				}
+			}
+			for c, err := range changes {
+				if next.err = err; err != nil {
+					break
+				}
+				next.of = append(next.of, c)
+				if size += len(c.Listing) + len(c.Path); size > aheadBytes && !send() {
+					return
+				}
+			}
+			send()
+		})
+		for p := range pieces {
+			for i := range p.of {
+				if !yield(p.of[i], nil) {
+					return
+				}
+			}
+			if p.err != nil {
+				yield(backup.PageChange{}, p.err)
 				return
 			}
 		}

@@ -44,27 +44,27 @@ func newEndedDirectory(path string, first []byte) endedDirectory {
 	return e
 }
 
+// endedDirectories are those that are gone from their paths, by inode.
+type endedDirectories map[uint64]endedDirectory
+
+func (gone endedDirectories) add(dir *directory) {
+	old, now := first(dir.ended), first(dir.added)
+	if old == nil || old.Inode == 0 || now != nil && now.Inode == old.Inode {
+		return
+	}
+	if _, twice := gone[old.Inode]; twice {
+		gone[old.Inode] = endedDirectory{} // the file system's inodes do not identify directories
+		return
+	}
+	gone[old.Inode] = newEndedDirectory(dir.path, old.Listing)
+}
+
 // moves finds the directories that have moved: those at a new path whose inode another path had
 // before. Inodes are used again, so a directory with the inode of one that is gone has moved only
 // if it was created at the same time. Where the file system has no such times, it must share a
 // file.
-func (d *differ) moves(ctx context.Context) (*moved, error) {
+func (d *differ) moves(ctx context.Context, gone endedDirectories) (*moved, error) {
 	m := &moved{from: map[string]string{}, away: map[string]bool{}, stayed: map[string]bool{}}
-	gone := map[uint64]endedDirectory{}
-	for dir, err := range d.directories(ctx) {
-		if err != nil {
-			return nil, err
-		}
-		old, now := first(dir.ended), first(dir.added)
-		if old == nil || old.Inode == 0 || now != nil && now.Inode == old.Inode {
-			continue
-		}
-		if _, twice := gone[old.Inode]; twice {
-			gone[old.Inode] = endedDirectory{} // the file system's inodes do not identify directories
-			continue
-		}
-		gone[old.Inode] = newEndedDirectory(dir.path, old.Listing)
-	}
 	if len(gone) == 0 {
 		return m, nil
 	}

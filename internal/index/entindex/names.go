@@ -109,10 +109,13 @@ ON CONFLICT (shard, number) DO UPDATE SET blocks = g.blocks + excluded.blocks, n
 INSERT INTO names_incomplete AS i (shard, marks) VALUES ($1, 1)
 ON CONFLICT (shard) DO UPDATE SET marks = i.marks + 1`
 
-	dropBlocks      = `DELETE FROM name_blocks WHERE shard = $1 AND number >= $2 AND number <= $3`
-	dropGroups      = `DELETE FROM name_groups WHERE shard = $1 AND number >= $2 AND number <= $3`
-	selectGroups    = `SELECT number, blocks, names FROM name_groups WHERE shard = $1 AND number >= 0 ORDER BY number`
-	selectBlocks    = `SELECT id, number, block FROM name_blocks WHERE shard = $1 AND number = $2 AND id > $3 ORDER BY id LIMIT 64`
+	dropBlocks     = `DELETE FROM name_blocks WHERE shard = $1 AND number >= $2 AND number <= $3`
+	dropGroups     = `DELETE FROM name_groups WHERE shard = $1 AND number >= $2 AND number <= $3`
+	selectGroups   = `SELECT number, blocks, names FROM name_groups WHERE shard = $1 AND number >= 0 ORDER BY number`
+	selectBlocks   = `SELECT id, number, block FROM name_blocks WHERE shard = $1 AND number = $2 AND id > $3 ORDER BY id LIMIT 64`
+	countUngrouped = `
+SELECT count(*) FROM name_blocks b WHERE shard = $1 AND number >= 0
+AND NOT EXISTS (SELECT 1 FROM name_groups g WHERE g.shard = b.shard AND g.number = b.number)`
 	countIncomplete = `SELECT coalesce(max(marks), 0) FROM names_incomplete WHERE shard = $1`
 )
 
@@ -170,6 +173,9 @@ func (x *Index) EachName(ctx context.Context, shard backup.ShardID, do func(page
 				break
 			}
 		}
+		if failed == nil {
+			failed = x.eachIsGrouped(ctx, shard)
+		}
 		if failed == nil || ctx.Err() != nil {
 			return failed
 		}
@@ -205,6 +211,16 @@ func (x *Index) eachNameOf(ctx context.Context, of group, blocks int64, do func(
 		return fmt.Errorf("shard %d has %d of %d blocks of names of snapshot %d: %w", of.shard, found, blocks, of.number, index.ErrNamesIncomplete)
 	}
 	return nil
+}
+
+// eachIsGrouped reports blocks of names of which the row in name_groups is missing.
+func (x *Index) eachIsGrouped(ctx context.Context, shard backup.ShardID) error {
+	blocks := int64(0)
+	err := x.query(ctx, countUngrouped, []any{int64(shard)}, func(scan func(...any) error) error { return scan(&blocks) })
+	if err == nil && blocks > 0 {
+		err = fmt.Errorf("shard %d has %d blocks of names that are in no group: %w", shard, blocks, index.ErrNamesIncomplete)
+	}
+	return err
 }
 
 func eachNameIn(shard backup.ShardID, block []byte, do func(page backup.PageName, names []string) error) error {

@@ -133,6 +133,7 @@ func testDamagedNames(t *testing.T, fresh func(testing.TB) Database) {
 		"UPDATE name_blocks SET block = %s WHERE number = 2",
 		"DELETE FROM name_blocks WHERE number = 2",
 		"UPDATE name_blocks SET shard = shard + 1 WHERE number = 2",
+		"DELETE FROM name_groups WHERE number = 2",
 	} {
 		f := newFixture(t, fresh)
 		bytes := "x'00112233445566778899aabbccddeeff0011'"

@@ -160,7 +160,7 @@ func (c *dumpCommand) dump(ctx context.Context, deps restore.Deps, o *dump.Optio
 		return err
 	}
 	for _, what := range slices.Sorted(maps.Keys(sum.LeftOut)) {
-		c.app.note("left out, because %s has no place for them: %s %s", o.Format, humanize.Comma(sum.LeftOut[what]), what)
+		c.app.note("left out, because %s has no place for them: %s (%s)", o.Format, what, humanize.Comma(sum.LeftOut[what]))
 	}
 	if err := c.summary(s, &sum, time.Since(started)); err != nil {
 		return err
@@ -225,12 +225,21 @@ func remembered(lookup func(number string) string) func(id uint32) string {
 }
 
 // A textWriter writes text to a terminal, and refuses what could control it.
-type textWriter struct{ to io.Writer }
+type textWriter struct {
+	to   io.Writer
+	lead string // the last byte, if a control character may begin with it
+}
 
 func (w *textWriter) Write(data []byte) (int, error) {
 	bad := func(r rune) bool { return r < ' ' && !strings.ContainsRune("\t\n\r\f", r) || r >= 0x7f && r < 0xa0 }
-	if strings.ContainsFunc(string(data), bad) {
+	if strings.ContainsFunc(w.lead+string(data), bad) {
 		return 0, errors.New("it is not text, and is not written to a terminal: redirect the output to a file or a pipe")
+	}
+	if len(data) > 0 {
+		w.lead = ""
+		if last := data[len(data)-1]; last == 0xc2 {
+			w.lead = string([]byte{last})
+		}
 	}
 	return w.to.Write(data)
 }

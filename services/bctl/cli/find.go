@@ -66,7 +66,7 @@ more than what is listed.`,
 	c.which.flags(a, cmd)
 	flags := cmd.Flags()
 	sinceFlag(flags, &c.since, "since", "only snapshots that started at or after `TIME`: "+sinceForms)
-	momentFlag(flags, &c.until, "until", "only snapshots that started at or before `TIME`")
+	untilFlag(flags, &c.until, "until", "only snapshots that started at or before `TIME`, a whole day, minute or second")
 	flags.BoolVar(&c.regex, "regex", false, "patterns are regular expressions")
 	flags.BoolVarP(&c.ignoreCase, "ignore-case", "i", false, "do not distinguish upper and lower case")
 	flags.BoolVarP(&c.print0, "print0", "0", false, "print SNAPSHOT:PATH and a NUL for each version")
@@ -74,13 +74,18 @@ more than what is listed.`,
 	return cmd
 }
 
-// momentFlag is sinceFlag, but the empty text is no time.
-func momentFlag(flags *pflag.FlagSet, to *time.Time, name, usage string) {
+// untilFlag is a flag for the last moment of a time.
+func untilFlag(flags *pflag.FlagSet, to *time.Time, name, usage string) {
+	momentFlag(flags, to, parseUntil, name, usage)
+}
+
+// momentFlag is a flag for a time. Unlike with sinceFlag, the empty text is none.
+func momentFlag(flags *pflag.FlagSet, to *time.Time, parse func(text string, now time.Time) (time.Time, error), name, usage string) {
 	flags.Var(&parsed[time.Time]{to, "", "string", func(text string) (time.Time, error) {
 		if text == "" {
 			return time.Time{}, wrongValue("is not a time: it is empty")
 		}
-		return parseSince(text, time.Now())
+		return parse(text, time.Now())
 	}}, name, usage)
 }
 
@@ -229,8 +234,8 @@ type findFilter struct {
 func (f *findFilter) flags(flags *pflag.FlagSet) {
 	sizeFlag(flags, &f.larger, "larger", "only files of more than `SIZE`")
 	sizeFlag(flags, &f.smaller, "smaller", "only files of less than `SIZE`")
-	momentFlag(flags, &f.newer, "newer", "only what was modified after `TIME`")
-	momentFlag(flags, &f.older, "older", "only what was modified before `TIME`")
+	momentFlag(flags, &f.newer, parseSince, "newer", "only what was modified after `TIME`")
+	momentFlag(flags, &f.older, parseSince, "older", "only what was modified before `TIME`")
 	flags.StringVar(&f.owner, "owner", "", "only what this `USER` owns: a name of this machine, or a number")
 	flags.Var(&parsed[string]{&f.kind, "", "string", func(text string) (string, error) {
 		kind, err := parseKind(text)

@@ -49,7 +49,7 @@ not be read, so that there may be more versions than are listed.`,
 	}
 	c.which.flags(a, cmd)
 	sinceFlag(cmd.Flags(), &c.since, "since", "only snapshots that started at or after `TIME`: "+sinceForms)
-	momentFlag(cmd.Flags(), &c.until, "until", "only snapshots that started at or before `TIME`")
+	untilFlag(cmd.Flags(), &c.until, "until", "only snapshots that started at or before `TIME`, a whole day, minute or second")
 	return cmd
 }
 
@@ -173,7 +173,7 @@ func stepText(s *history.Step, hasBefore bool) string {
 	switch {
 	case len(parts) > 0:
 	case s.First == 0:
-		return "in the first snapshot"
+		return "in the first of these snapshots"
 	default: // the one before had vanished, and of this one nothing but the name is known
 		return "there again"
 	}

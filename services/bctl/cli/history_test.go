@@ -22,7 +22,7 @@ func TestStepText(t *testing.T) {
 		hasBefore bool
 		want      string
 	}{
-		{step(0, 0), false, "in the first snapshot"},
+		{step(0, 0), false, "in the first of these snapshots"},
 		{appeared, false, "appeared"},
 		{again, true, "appeared again"},
 		{changed, true, "changed: mode; moved to there"},

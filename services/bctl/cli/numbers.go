@@ -117,16 +117,44 @@ var sinceLayouts = []string{
 const sinceForms = "2006-01-02, 2006-01-02T15:04:05, RFC 3339, or 24h (ago)"
 
 func parseSince(text string, now time.Time) (time.Time, error) {
+	first, _, err := parsePeriod(text, now)
+	return first, err
+}
+
+// parseUntil returns the last moment that text names: that of its day, minute or second.
+func parseUntil(text string, now time.Time) (time.Time, error) {
+	_, last, err := parsePeriod(text, now)
+	return last, err
+}
+
+// parsePeriod returns the first and last moments that text names. The empty text is the zero time.
+func parsePeriod(text string, now time.Time) (first, last time.Time, err error) {
 	if text == "" {
-		return time.Time{}, nil
+		return first, last, nil
 	}
 	if d, err := parseTime(text); err == nil {
-		return now.Add(-d), nil
+		return now.Add(-d), now.Add(-d), nil
 	}
 	for _, layout := range sinceLayouts {
 		if t, err := time.ParseInLocation(layout, text, zone); err == nil {
-			return t, nil
+			return t, endOf(t, layout), nil
 		}
 	}
-	return time.Time{}, wrongValue("is not a time (2006-01-02, 2006-01-02T15:04:05 in local time, 2006-01-02T15:04:05Z) or a duration (24h, 8d)")
+	return first, last, wrongValue("is not a time (2006-01-02, 2006-01-02T15:04:05 in local time, 2006-01-02T15:04:05Z) or a duration (24h, 8d)")
+}
+
+// endOf returns the last moment of the day, minute or second that begins at t, whichever is the
+// smallest unit of the layout.
+func endOf(t time.Time, layout string) time.Time {
+	switch {
+	case !strings.Contains(layout, "15"):
+		t = t.AddDate(0, 0, 1)
+	case !strings.Contains(layout, ":05"):
+		t = t.Add(time.Minute)
+	case t.Nanosecond() == 0:
+		t = t.Add(time.Second)
+	default:
+		return t
+	}
+	return t.Add(-1)
 }

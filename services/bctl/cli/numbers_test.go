@@ -121,6 +121,26 @@ func TestParseSince(t *testing.T) {
 	}
 }
 
+// Until a day, a minute or a second is until its end, so that a time that bctl shows can be given.
+func TestParseUntil(t *testing.T) {
+	setZone(t, time.FixedZone("CET", 3600))
+	now := time.Date(2026, 11, 22, 16, 0, 0, 0, time.UTC)
+	for text, want := range map[string]time.Time{
+		"":                      {},
+		"24h":                   now.AddDate(0, 0, -1),
+		"2026-11-20":            time.Date(2026, 11, 20, 22, 59, 59, 1e9-1, time.UTC),
+		"2026-11-20T12:30":      time.Date(2026, 11, 20, 11, 30, 59, 1e9-1, time.UTC),
+		"2026-11-20 12:30Z":     time.Date(2026, 11, 20, 12, 30, 59, 1e9-1, time.UTC),
+		"2026-11-20T12:30:15":   time.Date(2026, 11, 20, 11, 30, 15, 1e9-1, time.UTC),
+		"2026-11-20T12:30:15Z":  time.Date(2026, 11, 20, 12, 30, 15, 1e9-1, time.UTC),
+		"2026-11-20T12:30:15.5": time.Date(2026, 11, 20, 11, 30, 15, 5e8, time.UTC),
+	} {
+		if got, err := parseUntil(text, now); err != nil || !got.Equal(want) {
+			t.Errorf("%s: %v, %v, want %v", text, got, err, want)
+		}
+	}
+}
+
 // A duration is shown in a form that can be parsed.
 func TestTimeText(t *testing.T) {
 	for text, want := range map[string]string{
