@@ -3,7 +3,6 @@ package names
 import (
 	"bytes"
 	"encoding/binary"
-
 	"strings"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -16,6 +15,11 @@ type reader struct {
 }
 
 func (r *reader) uvarint() uint64 {
+	if len(r.b) > 0 && r.b[0] < 0x80 && !r.failed {
+		v := r.b[0]
+		r.b = r.b[1:]
+		return uint64(v)
+	}
 	v, n := binary.Uvarint(r.b)
 	if n <= 0 || r.failed {
 		r.failed = true
@@ -70,7 +74,11 @@ type parser struct {
 	shared, own, text *reader
 	path              []byte // of the last page
 	total             int    // bytes of names and path keys
+	spans             []span // of the names of a page
 }
+
+// A span says how much of a name is the beginning of the one before it, and how much is its own.
+type span struct{ shared, own uint64 }
 
 func (p *parser) page(head *reader) (Page, error) {
 	shared := head.uvarint()
@@ -96,31 +104,36 @@ func (p *parser) page(head *reader) (Page, error) {
 
 // names reads the names of a page into one string.
 func (p *parser) names(count int) ([]string, error) {
-	var arena strings.Builder
-	ends := make([]int, count)
-	last := 0 // where the last name begins
-	for i := range ends {
-		shared, own := p.shared.uvarint(), p.text.bytes(p.own.uvarint())
-		if p.shared.failed || p.own.failed || p.text.failed || shared > uint64(arena.Len()-last) {
+	p.spans = p.spans[:0]
+	length, total := uint64(0), uint64(0) // of the last name, and of all
+	for range count {
+		n := span{p.shared.uvarint(), p.own.uvarint()}
+		if p.shared.failed || p.own.failed || n.shared > length || n.own > uint64(len(p.text.b)) {
 			return nil, corrupt("a name of it is malformed")
 		}
-		if p.total += int(shared) + len(own); p.total > maxText {
+		length = n.shared + n.own
+		if total += length; total > uint64(maxText-p.total) {
 			return nil, corrupt("it has too many bytes")
 		}
-		before := arena.String()[last:][:shared]
-		last = arena.Len()
-		arena.WriteString(before)
-		arena.Write(own)
-		ends[i] = arena.Len()
+		p.spans = append(p.spans, n)
 	}
-	text, begin := arena.String(), 0
-	names := make([]string, count)
-	for i, end := range ends {
-		names[i] = text[begin:end]
-		if err := backup.CheckName(names[i]); err != nil {
+	p.total += int(total)
+	var arena strings.Builder
+	arena.Grow(int(total))
+	names, last := make([]string, count), ""
+	for i, n := range p.spans {
+		own := p.text.bytes(n.own)
+		if p.text.failed {
+			return nil, corrupt("a name of it is malformed")
+		}
+		begin := arena.Len()
+		arena.WriteString(last[:n.shared])
+		arena.Write(own)
+		last = arena.String()[begin:]
+		if err := backup.CheckName(last); err != nil {
 			return nil, corrupt("%v", err)
 		}
-		begin = end
+		names[i] = last
 	}
 	return names, nil
 }

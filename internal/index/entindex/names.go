@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
+	"sync"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -192,19 +194,23 @@ func (x *Index) EachName(ctx context.Context, shard backup.ShardID, do func(page
 func (x *Index) eachNameOf(ctx context.Context, of group, blocks int64, do func(page backup.PageName, names []string) error) error {
 	found, after := int64(0), int64(0)
 	for more := true; more; {
-		more = false
+		var some [][]byte
 		err := x.query(ctx, selectBlocks, []any{int64(of.shard), of.number, after}, func(scan func(...any) error) error {
 			var number int64
 			var block []byte
-			if err := scan(&after, &number, &block); err != nil {
-				return err
-			}
-			found++
-			more = true
-			return eachNameIn(of.shard, block, do)
+			err := scan(&after, &number, &block)
+			some = append(some, block)
+			return err
 		})
 		if err != nil {
 			return err
+		}
+		found += int64(len(some))
+		more = len(some) > 0
+		for group := range slices.Chunk(some, runtime.GOMAXPROCS(0)) {
+			if err := eachNameIn(of.shard, group, do); err != nil {
+				return err
+			}
 		}
 	}
 	if found < blocks {
@@ -223,18 +229,26 @@ func (x *Index) eachIsGrouped(ctx context.Context, shard backup.ShardID) error {
 	return err
 }
 
-func eachNameIn(shard backup.ShardID, block []byte, do func(page backup.PageName, names []string) error) error {
-	pages, err := names.Decode(shard, block)
-	if err != nil {
-		return fmt.Errorf("%w: %w", index.ErrNamesIncomplete, err)
+// eachNameIn decodes some blocks at once, and calls do for the names in them, one after another.
+func eachNameIn(shard backup.ShardID, blocks [][]byte, do func(page backup.PageName, names []string) error) error {
+	decoded, failed := make([][]names.Page, len(blocks)), make([]error, len(blocks))
+	var running sync.WaitGroup
+	for i := range blocks {
+		running.Go(func() { decoded[i], failed[i] = names.Decode(shard, blocks[i]) })
 	}
-	for i := range pages {
-		path, err := backup.PathOfKey(pages[i].PathKey)
-		if err == nil {
-			err = do(backup.PageName{Path: path, Key: pages[i].Key}, pages[i].Names)
+	running.Wait()
+	for i, pages := range decoded {
+		if failed[i] != nil {
+			return fmt.Errorf("%w: %w", index.ErrNamesIncomplete, failed[i])
 		}
-		if err != nil {
-			return err
+		for n := range pages {
+			path, err := backup.PathOfKey(pages[n].PathKey)
+			if err == nil {
+				err = do(backup.PageName{Path: path, Key: pages[n].Key}, pages[n].Names)
+			}
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil
