@@ -34,7 +34,7 @@
 //
 //	forget.go, forget_brake.go, hold.go, hold_copy.go, brake.go, confirm.go, confirm_group.go,
 //	prune.go, purge.go, purge_fleet.go, purge_pending.go, purge_report.go, purge_unneeded.go,
-//	stats.go, du.go, log.go
+//	stats.go, du.go, du_snapshot.go, log.go
 //
 // Register filers, shards and policies
 //
