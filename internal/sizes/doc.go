@@ -1,7 +1,7 @@
-// Package sizes adds up what is in a snapshot: by directory, owner, extension or size class, or
+// Package sizes adds up what is in snapshots: by directory, owner, extension or size class, or
 // file by file. It reads only the index.
 //
-// The pages of the snapshot are read once, in the order of the index, and decoded by as many
+// The pages of a snapshot are read once, in the order of the index, and decoded by as many
 // goroutines as there are processors. Memory is bounded: of all groups, the largest are kept, and
 // the others are one sum.
 //

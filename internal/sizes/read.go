@@ -23,14 +23,13 @@ type Options struct {
 	By    By
 	Depth int // of the directories of By Directory, below the path: what is deeper counts for them
 	Most  int // number of rows
-	// Pages are those that the snapshot was committed with.
-	Pages backup.PageSet
-	// Weights are asked what entries take in the store; nil: that is not wanted.
+	// Weights are asked what entries take in the store; nil: that is not wanted. They have weighed
+	// what AddLists adds.
 	Weights *shares.Weights
 }
 
-// A Result is what is in a snapshot. The rows, the largest first, and Others add up to Total,
-// except for directories that are in no group.
+// A Result is what was added up. The rows, the largest first, and Others add up to Total, except
+// for directories that are in no group.
 type Result struct {
 	Rows   []Row
 	Others Sum   // of the groups that are in no row
@@ -39,47 +38,72 @@ type Result struct {
 	// bounds, and Groups is one of the number.
 	Full  bool
 	Total Sum
-	// Incomplete are the directories with pages that are missing or damaged: the first few.
-	Incomplete []string
+}
+
+// Flaws are what was left out because it is missing from the index, or damaged there.
+type Flaws struct {
+	// Directories are those with pages that are missing or damaged: the first few.
+	Directories []string
 	// Differs wraps backup.ErrCorrupt if the pages of the whole snapshot are not those that it was
 	// committed with; otherwise it is nil.
 	Differs error
 }
 
-// maxIncomplete is the maximum length of Result.Incomplete.
-const maxIncomplete = 10
+// maxFlaws is the maximum length of Flaws.Directories.
+const maxFlaws = 10
 
-// Of adds up what is at a path of a committed snapshot, and below it. The path must be that of a
-// directory. What is on pages that are missing or damaged is left out, and Result.Incomplete is not
-// empty.
-func Of(ctx context.Context, x Index, id backup.SnapshotID, path string, o Options) (Result, error) {
-	if o.Weights != nil {
-		if err := weighLists(ctx, x, id, path, o.Weights); err != nil {
-			return Result{}, err
-		}
-	}
-	t := &tally{options: &o, top: path, rows: largest{most: o.Most}}
-	t.tree = browse.NewTree(x, id, path, t)
-	workers := make([]*worker, runtime.GOMAXPROCS(0))
-	for n := range workers {
-		workers[n] = newWorker(&o)
-	}
-	if err := read(ctx, x.Pages(ctx, id, path), workers, t.page); err != nil {
-		return Result{}, err
-	}
-	if err := t.tree.End(); err != nil {
-		return Result{}, err
-	}
-	result := t.result(workers)
-	if path == "" {
-		result.Differs = browse.Differs(t.pages, o.Pages)
-	}
-	return result, nil
+// A Tally adds up snapshots. It is used by one goroutine.
+type Tally struct {
+	options Options
+	workers []*worker
+	rows    largest // of By Directory
+	total   Sum
 }
 
-// weighLists weighs the list chunks of a snapshot. They are few: those of large files.
-func weighLists(ctx context.Context, x Index, id backup.SnapshotID, path string, to *shares.Weights) error {
-	lists := map[backup.ChunkID]struct{}{}
+// NewTally returns a Tally to which nothing was added.
+func NewTally(o Options) *Tally {
+	t := &Tally{options: o, rows: largest{most: o.Most}}
+	for range runtime.GOMAXPROCS(0) {
+		t.workers = append(t.workers, newWorker(&t.options))
+	}
+	return t
+}
+
+// Add adds what is at a path of a committed snapshot, and below it. The path must be that of a
+// directory. pages are those with which the snapshot was committed.
+func (t *Tally) Add(ctx context.Context, x Index, id backup.SnapshotID, path string, pages backup.PageSet) (Flaws, error) {
+	r := &reading{tally: t, top: path}
+	r.tree = browse.NewTree(x, id, path, r)
+	if err := read(ctx, x.Pages(ctx, id, path), t.workers, r.page); err != nil {
+		return Flaws{}, err
+	}
+	if err := r.tree.End(); err != nil {
+		return Flaws{}, err
+	}
+	r.endGroup()
+	if path == "" {
+		r.flaws.Differs = browse.Differs(r.pages, pages)
+	}
+	return r.flaws, nil
+}
+
+// Result returns what was added up, after the last Add.
+func (t *Tally) Result() Result {
+	all := groups{sums: map[Key]*Sum{}}
+	for _, w := range t.workers {
+		all.join(&w.groups)
+		t.rows.join(&w.files)
+	}
+	for key, sum := range all.sums {
+		t.rows.add(Row{key, *sum})
+	}
+	t.rows.others.Add(&all.further)
+	return Result{Rows: t.rows.sorted(), Others: t.rows.others, Groups: t.rows.count, Full: all.full, Total: t.total}
+}
+
+// AddLists adds the list chunks of what is below a path of a snapshot. They are few: large files
+// have them. Pages that are damaged are left out: they are reported when they are added up.
+func AddLists(ctx context.Context, x Index, id backup.SnapshotID, path string, to map[backup.ChunkID]struct{}) error {
 	var chunks listing.Chunks
 	for v, err := range x.Pages(ctx, id, path) {
 		if err != nil {
@@ -87,13 +111,13 @@ func weighLists(ctx context.Context, x Index, id backup.SnapshotID, path string,
 		}
 		chunks, err = listing.AppendChunks(listing.Chunks{Lists: chunks.Lists[:0], Other: chunks.Other[:0]}, v.Listing)
 		if err != nil {
-			continue // the page is reported when it is decoded
+			continue
 		}
 		for _, list := range chunks.Lists {
-			lists[list] = struct{}{}
+			to[list] = struct{}{}
 		}
 	}
-	return to.AddLists(ctx, lists)
+	return nil
 }
 
 // A job is pages that one worker decodes.
@@ -186,79 +210,63 @@ func split(ctx context.Context, pages iter.Seq2[backup.PageVersion, error], work
 	return send()
 }
 
-// A tally adds up pages in their order, and notices what is missing. It implements browse.Visitor.
-type tally struct {
-	options    *Options
-	tree       *browse.Tree
-	top        string
-	pages      backup.PageSet
-	total      Sum
-	rows       largest // of By Directory
-	group      *Row    // the directory that pages count for at present
-	incomplete []string
+// A reading adds up the pages of one snapshot in their order, and notices what is missing. It
+// implements browse.Visitor.
+type reading struct {
+	tally *Tally
+	tree  *browse.Tree
+	top   string
+	pages backup.PageSet
+	group *Row // the directory that pages count for at present
+	flaws Flaws
 }
 
 // page adds a page.
-func (t *tally) page(ctx context.Context, v *backup.PageVersion, d *decoded) error {
+func (r *reading) page(ctx context.Context, v *backup.PageVersion, d *decoded) error {
 	d.page.Path = v.Path
-	t.pages.Add(v.Digest)
+	r.pages.Add(v.Digest)
 	if d.err != nil {
-		t.Incomplete(v.Path, d.err)
+		r.Incomplete(v.Path, d.err)
 	}
-	if err := t.tree.Add(ctx, &d.page, d.err != nil); err != nil {
+	if err := r.tree.Add(ctx, &d.page, d.err != nil); err != nil {
 		return err
 	}
-	t.total.Add(&d.sum)
-	if t.options.By != Directory {
+	r.tally.total.Add(&d.sum)
+	if r.tally.options.By != Directory {
 		return nil
 	}
 	// The pages that count for a directory follow one another: those of a directory come before
 	// those below it.
-	path := groupOf(t.top, v.Path, t.options.Depth)
-	if t.group == nil || t.group.Text != path {
-		t.endGroup()
-		t.group = &Row{Key: Key{Text: path}}
+	path := groupOf(r.top, v.Path, r.tally.options.Depth)
+	if r.group == nil || r.group.Text != path {
+		r.endGroup()
+		r.group = &Row{Key: Key{Text: path}}
 	}
-	t.group.Add(&d.sum)
+	r.group.Add(&d.sum)
 	return nil
 }
 
-func (t *tally) endGroup() {
-	if t.group != nil {
-		t.rows.add(*t.group)
+func (r *reading) endGroup() {
+	if r.group != nil {
+		r.tally.rows.add(*r.group)
 	}
-}
-
-// result joins what the workers have added up.
-func (t *tally) result(workers []*worker) Result {
-	t.endGroup()
-	all := groups{sums: map[Key]*Sum{}}
-	for _, w := range workers {
-		all.join(&w.groups)
-		t.rows.join(&w.files)
-	}
-	for key, sum := range all.sums {
-		t.rows.add(Row{key, *sum})
-	}
-	t.rows.others.Add(&all.further)
-	return Result{Rows: t.rows.sorted(), Others: t.rows.others, Groups: t.rows.count, Full: all.full, Total: t.total, Incomplete: t.incomplete}
 }
 
 // Page implements browse.Visitor.
-func (t *tally) Page(*backup.PageVersion) {}
+func (r *reading) Page(*backup.PageVersion) {}
 
 // Directory implements browse.Visitor.
-func (t *tally) Directory(string, *backup.Entry, bool) error { return nil }
+func (r *reading) Directory(string, *backup.Entry, bool) error { return nil }
 
 // Entry implements browse.Visitor: files were added up when their page was decoded.
-func (t *tally) Entry(string, *backup.Entry) error { return nil }
+func (r *reading) Entry(string, *backup.Entry) error { return nil }
 
 // Absent implements browse.Visitor.
-func (t *tally) Absent(string, *backup.Entry) error { return nil }
+func (r *reading) Absent(string, *backup.Entry) error { return nil }
 
 // Incomplete implements browse.Visitor.
-func (t *tally) Incomplete(path string, _ error) {
-	if len(t.incomplete) < maxIncomplete {
-		t.incomplete = append(t.incomplete, path)
+func (r *reading) Incomplete(path string, _ error) {
+	if len(r.flaws.Directories) < maxFlaws {
+		r.flaws.Directories = append(r.flaws.Directories, path)
 	}
 }

@@ -16,6 +16,13 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
+// sum adds up what is below a path of one snapshot.
+func sum(ctx context.Context, x Index, path string, o Options, pages backup.PageSet) (Result, Flaws, error) {
+	t := NewTally(o)
+	flaws, err := t.Add(ctx, x, backup.SnapshotID{}, path, pages)
+	return t.Result(), flaws, err
+}
+
 // rows are the pages of a snapshot, in the order of an index.
 type rows []backup.PageVersion
 
@@ -105,24 +112,24 @@ func TestRowsAddUp(t *testing.T) {
 	for by := Directory; by <= File; by++ {
 		for _, most := range []int{1, 3, 100, 1_000_000} {
 			for _, depth := range []int{0, 1, 2} {
-				result, err := Of(t.Context(), r, backup.SnapshotID{}, "", Options{By: by, Depth: depth, Most: most})
+				result, _, err := sum(t.Context(), r, "", Options{By: by, Depth: depth, Most: most}, backup.PageSet{})
 				if err != nil || result.Total != all {
 					t.Fatalf("by %d: %+v of %+v, %v", by, result.Total, all, err)
 				}
-				sum := result.Others
+				listed := result.Others
 				for n := range result.Rows {
-					sum.Add(&result.Rows[n].Sum)
+					listed.Add(&result.Rows[n].Sum)
 					if n > 0 && before(&result.Rows[n-1], &result.Rows[n]) >= 0 {
 						t.Errorf("by %d: row %d is not in order", by, n)
 					}
 				}
 				if by == Extension || by == Class || by == File {
-					sum.Directories = all.Directories
+					listed.Directories = all.Directories
 				}
-				if sum != all || len(result.Rows) > most || result.Groups < int64(len(result.Rows)) || len(result.Rows) < min(most, int(result.Groups)) {
-					t.Errorf("by %d, most %d, depth %d: %d rows of %d with %+v, want %+v", by, most, depth, len(result.Rows), result.Groups, sum, all)
+				if listed != all || len(result.Rows) > most || result.Groups < int64(len(result.Rows)) || len(result.Rows) < min(most, int(result.Groups)) {
+					t.Errorf("by %d, most %d, depth %d: %d rows of %d with %+v, want %+v", by, most, depth, len(result.Rows), result.Groups, listed, all)
 				}
-				full, err := Of(t.Context(), r, backup.SnapshotID{}, "", Options{By: by, Depth: depth, Most: 1_000_000})
+				full, _, err := sum(t.Context(), r, "", Options{By: by, Depth: depth, Most: 1_000_000}, backup.PageSet{})
 				if err != nil || !slices.Equal(result.Rows, full.Rows[:len(result.Rows)]) {
 					t.Errorf("by %d, most %d, depth %d: not the first of all rows, %v", by, most, depth, err)
 				}
@@ -138,45 +145,70 @@ func TestIncomplete(t *testing.T) {
 	for n := range r {
 		set.Add(r[n].Digest)
 	}
-	sum := func(r rows, path string) Result {
+	check := func(r rows) (Result, Flaws) {
 		t.Helper()
-		result, err := Of(t.Context(), r, backup.SnapshotID{}, path, Options{Most: 10, Depth: 1, Pages: set})
+		result, flaws, err := sum(t.Context(), r, "", Options{Most: 10, Depth: 1}, set)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return result
+		return result, flaws
 	}
-	if result := sum(r, ""); result.Differs != nil || result.Incomplete != nil || result.Total != all {
-		t.Errorf("all pages: %+v", result)
+	if result, flaws := check(r); flaws.Differs != nil || flaws.Directories != nil || result.Total != all {
+		t.Errorf("all pages: %+v, %+v", result, flaws)
 	}
 	for n := 1; n < len(r); n++ {
 		without := slices.Delete(slices.Clone(r), n, n+1)
-		if result := sum(without, ""); !errors.Is(result.Differs, backup.ErrCorrupt) || len(result.Incomplete) == 0 {
-			t.Errorf("without page %d of %q: %+v", r[n].Key, r[n].Path, result)
+		if _, flaws := check(without); !errors.Is(flaws.Differs, backup.ErrCorrupt) || len(flaws.Directories) == 0 {
+			t.Errorf("without page %d of %q: %+v", r[n].Key, r[n].Path, flaws)
 		}
 		damaged := slices.Clone(r)
 		damaged[n].Listing = slices.Clone(damaged[n].Listing)
 		damaged[n].Listing[len(damaged[n].Listing)/2] ^= 1
-		result := sum(damaged, "")
-		if len(result.Incomplete) == 0 || result.Total.Files+result.Total.Directories >= all.Files+all.Directories {
-			t.Errorf("page %d of %q is damaged: %+v", r[n].Key, r[n].Path, result)
+		result, flaws := check(damaged)
+		if len(flaws.Directories) == 0 || result.Total.Files+result.Total.Directories >= all.Files+all.Directories {
+			t.Errorf("page %d of %q is damaged: %+v, %+v", r[n].Key, r[n].Path, result, flaws)
 		}
 	}
-	if _, err := Of(t.Context(), rows{}, backup.SnapshotID{}, "", Options{Most: 1}); !errors.Is(err, backup.ErrCorrupt) {
+	if _, _, err := sum(t.Context(), rows{}, "", Options{Most: 1}, set); !errors.Is(err, backup.ErrCorrupt) {
 		t.Errorf("no pages at all: %v", err)
+	}
+}
+
+// Two snapshots are twice as much as one.
+func TestSeveral(t *testing.T) {
+	r, all := tree(t, 10, 40, 16)
+	for _, by := range []By{Owner, Extension, Class} {
+		tally := NewTally(Options{By: by, Most: 100})
+		for range 2 {
+			if _, err := tally.Add(t.Context(), r, backup.SnapshotID{}, "", backup.PageSet{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		once, _, err := sum(t.Context(), r, "", Options{By: by, Most: 100}, backup.PageSet{})
+		twice := tally.Result()
+		if err != nil || twice.Total.Files != 2*all.Files || twice.Groups != once.Groups {
+			t.Errorf("by %d: %+v, once %+v, %v", by, twice, once, err)
+		}
+		for n := range once.Rows {
+			double := once.Rows[n]
+			double.Add(&once.Rows[n].Sum)
+			if twice.Rows[n] != double {
+				t.Errorf("by %d: %+v, want %+v", by, twice.Rows[n], double)
+			}
+		}
 	}
 }
 
 // A failure of the index ends the reading.
 func TestFailure(t *testing.T) {
 	r, _ := tree(t, 300, 40, 16)
-	_, err := Of(t.Context(), failing{r}, backup.SnapshotID{}, "", Options{Most: 1})
+	_, _, err := sum(t.Context(), failing{r}, "", Options{Most: 1}, backup.PageSet{})
 	if !errors.Is(err, backup.ErrUnavailable) {
 		t.Errorf("error %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Of(ctx, r, backup.SnapshotID{}, "", Options{Most: 1}); !errors.Is(err, context.Canceled) {
+	if _, _, err := sum(ctx, r, "", Options{Most: 1}, backup.PageSet{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
 }
@@ -207,7 +239,7 @@ func TestHugeSizes(t *testing.T) {
 		files = append(files, e)
 	}
 	r.add(t, "", backup.Entry{}, files, 100)
-	result, err := Of(t.Context(), r, backup.SnapshotID{}, "", Options{By: Class, Most: 10})
+	result, _, err := sum(t.Context(), r, "", Options{By: Class, Most: 10}, backup.PageSet{})
 	if err != nil || result.Total.Bytes != backup.MaxCount || result.Rows[0].Number != 1<<62 || ClassEnd(1<<62) != 1<<63-1 {
 		t.Errorf("%+v, %v", result, err)
 	}
@@ -253,14 +285,14 @@ func TestManyGroups(t *testing.T) {
 	}
 }
 
-func BenchmarkOf(b *testing.B) {
+func BenchmarkTally(b *testing.B) {
 	r, all := tree(b, 50, 10_000, 1000)
 	for by := Directory; by <= File; by++ {
 		b.Run([]string{"directory", "owner", "extension", "size", "file"}[by], func(b *testing.B) {
 			b.ReportAllocs()
 			start := processorNanos(b)
 			for b.Loop() {
-				if _, err := Of(b.Context(), r, backup.SnapshotID{}, "", Options{By: by, Depth: 2, Most: 50}); err != nil {
+				if _, _, err := sum(b.Context(), r, "", Options{By: by, Depth: 2, Most: 50}, backup.PageSet{}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/csv"
 	"math"
 	"slices"
 	"strconv"
@@ -19,7 +18,7 @@ import (
 type duCommand struct {
 	app       *app
 	by        string // a kind; "": the default
-	csv       bool
+	form      tableForm
 	maxMemory int64 // 0: the default
 
 	// Of a snapshot.
@@ -65,7 +64,8 @@ Nothing is read from the store, and no identity is needed.`,
   bctl du --by filer --csv >costs.csv
   bctl du latest
   bctl du latest:home --depth 2 --limit 20
-  bctl du latest --by extension --stored`,
+  bctl du latest --by extension --stored
+  bctl du latest --depth 100 --parquet directories.parquet`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if err := c.check(cmd.Flags(), given); err != nil {
@@ -92,7 +92,7 @@ Nothing is read from the store, and no identity is needed.`,
 	numberFlag(flags, &c.depth, "depth", 1, 0, 1000, "of a snapshot: directories with `N` names below PATH")
 	numberFlag(flags, &c.limit, "limit", listed, 1, mostSizes, "of a snapshot: the largest `N`")
 	flags.BoolVar(&c.stored, "stored", false, "of a snapshot: what the content takes in the store, too")
-	flags.BoolVar(&c.csv, "csv", false, "print comma-separated values")
+	c.form.flags(flags)
 	memoryFlag(flags, &c.maxMemory)
 	return cmd
 }
@@ -105,8 +105,8 @@ var (
 
 // check fails if flags and arguments contradict each other.
 func (c *duCommand) check(flags *pflag.FlagSet, given []string) error {
-	if c.csv && c.app.json {
-		return usage("--csv and --json exclude each other")
+	if err := c.form.check(flags, c.app.json); err != nil {
+		return err
 	}
 	kinds, others := costKinds, []string{"filer", "shard", "depth", "limit", "stored"}
 	if len(given) > 0 {
@@ -130,7 +130,7 @@ func (c *duCommand) check(flags *pflag.FlagSet, given []string) error {
 	if flags.Changed("depth") && c.by != "directory" {
 		return usage("--depth is for --by directory")
 	}
-	if !flags.Changed("limit") && (c.app.json || c.csv) {
+	if !flags.Changed("limit") && (c.app.json || c.form.isSet()) {
 		c.limit = mostListed
 	}
 	return nil
@@ -138,13 +138,13 @@ func (c *duCommand) check(flags *pflag.FlagSet, given []string) error {
 
 // A cost is a line of du.
 type cost struct {
-	Type   string `json:"type"` // shard, filer, unused or total
-	Filer  string `json:"filer,omitempty"`
-	Shard  string `json:"shard,omitempty"`
-	Data   int64  `json:"data_bytes"`
-	Stored int64  `json:"stored_bytes"`
-	Unique int64  `json:"unique_bytes"`
-	Share  int64  `json:"share_bytes"`
+	Type   string `json:"type" parquet:"type"` // shard, filer, unused or total
+	Filer  string `json:"filer,omitempty" parquet:"filer"`
+	Shard  string `json:"shard,omitempty" parquet:"shard"`
+	Data   int64  `json:"data_bytes" parquet:"data_bytes"`
+	Stored int64  `json:"stored_bytes" parquet:"stored_bytes"`
+	Unique int64  `json:"unique_bytes" parquet:"unique_bytes"`
+	Share  int64  `json:"share_bytes" parquet:"share_bytes"`
 }
 
 func bytesOf(kind string, u *shares.Usage) cost {
@@ -207,8 +207,9 @@ func unrounded(list []cost, stored int64) int64 {
 
 func (c *duCommand) print(list []cost, stored int64) error {
 	switch {
-	case c.csv:
-		return c.printCSV(list)
+	case c.form.isSet():
+		head := []string{"type", "filer", "shard", "data_bytes", "stored_bytes", "unique_bytes", "share_bytes"}
+		return writeTable(c.app, &c.form, list, head, (*cost).cells)
 	case c.app.json:
 		list = append(list, cost{Type: "total", Stored: stored, Share: stored})
 	}
@@ -245,17 +246,11 @@ func ofShard(u *cost, bytes int64) string {
 	return size(bytes)
 }
 
-// printCSV prints the costs in bytes, for other programs.
-func (c *duCommand) printCSV(list []cost) error {
-	w := csv.NewWriter(c.app.out)
-	lines := [][]string{{"type", "filer", "shard", "data_bytes", "stored_bytes", "unique_bytes", "share_bytes"}}
-	for i := range list {
-		u := &list[i]
-		line := []string{u.Type, u.Filer, u.Shard}
-		for _, n := range []int64{u.Data, u.Stored, u.Unique, u.Share} {
-			line = append(line, strconv.FormatInt(n, 10))
-		}
-		lines = append(lines, line)
+// cells are the columns of CSV, in bytes.
+func (u *cost) cells() []string {
+	line := []string{u.Type, u.Filer, u.Shard}
+	for _, n := range []int64{u.Data, u.Stored, u.Unique, u.Share} {
+		line = append(line, strconv.FormatInt(n, 10))
 	}
-	return w.WriteAll(lines)
+	return line
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/csv"
 	"errors"
 	"math"
 	"slices"
@@ -38,56 +37,73 @@ func (c *duCommand) snapshot(ctx context.Context, i index.Index, arg string) err
 	if e.Kind != backup.Directory {
 		return usage("%s is not a directory: bctl ls -l %s shows its size", display(path), display(arg))
 	}
-	o := sizes.Options{By: groupings[c.by], Depth: c.depth, Most: c.limit, Pages: s.Pages}
+	o := sizes.Options{By: groupings[c.by], Depth: c.depth, Most: c.limit}
 	stop := c.app.animate(func() string { return "adding up" })
 	if c.stored {
-		o.Weights, err = shares.ReadWeights(ctx, i)
+		o.Weights, err = weigh(ctx, i, path, s.ID)
 	}
-	var r sizes.Result
+	tally := sizes.NewTally(o)
+	var missing sizes.Flaws
 	if err == nil {
-		r, err = sizes.Of(ctx, i, s.ID, path, o)
+		missing, err = tally.Add(ctx, i, s.ID, path, s.Pages)
 	}
 	stop()
 	if err != nil {
 		return err
 	}
-	t := &sizeTable{app: c.app, by: c.by, csv: c.csv, stored: c.stored}
+	r := tally.Result()
+	t := &sizeTable{app: c.app, by: c.by, form: &c.form, stored: c.stored}
 	if err := t.print(&r, s.ID); err != nil {
 		return err
 	}
 	f := flaws{listed: int(r.Total.Files + r.Total.Directories - 1)}
-	for _, dir := range r.Incomplete {
+	for _, dir := range missing.Directories {
 		f.addIncomplete(dir)
 	}
-	return errors.Join(f.conclude(ctx, c.app, i, s.ID, path, &e), r.Differs)
+	return errors.Join(f.conclude(ctx, c.app, i, s.ID, path, &e), missing.Differs)
+}
+
+// weigh finds out what chunks take that are below a path of snapshots.
+func weigh(ctx context.Context, i index.Index, path string, snapshots ...backup.SnapshotID) (*shares.Weights, error) {
+	lists := map[backup.ChunkID]struct{}{}
+	for _, id := range snapshots {
+		if err := sizes.AddLists(ctx, i, id, path, lists); err != nil {
+			return nil, err
+		}
+	}
+	w, err := shares.ReadWeights(ctx, i)
+	if err != nil {
+		return nil, err
+	}
+	return w, w.AddLists(ctx, lists)
 }
 
 // A sizeTable prints what was added up.
 type sizeTable struct {
 	app    *app
 	by     string // of sizeKinds
-	csv    bool
+	form   *tableForm
 	stored bool
 }
 
 // A sized is a line of the table: a group, the others, or the total.
 type sized struct {
-	Type        string  `json:"type"` // of sizeKinds, others or total
-	Snapshot    string  `json:"snapshot,omitempty"`
-	Path        *string `json:"path,omitempty"`
-	Raw         string  `json:"path_b64,omitempty"`
-	UID         *int64  `json:"uid,omitempty"` // absent: not known
-	Owner       string  `json:"owner,omitempty"`
-	Extension   *string `json:"extension,omitempty"`
-	From        *int64  `json:"from_bytes,omitempty"`
-	Below       *int64  `json:"below_bytes,omitempty"`
-	Groups      int64   `json:"groups,omitempty"` // of the total
-	Files       int64   `json:"files"`
-	Directories int64   `json:"directories"`
-	Bytes       int64   `json:"bytes"`
-	Stored      *int64  `json:"stored_bytes,omitempty"`
-	Missing     int64   `json:"missing_files,omitempty"`
-	Unweighed   int64   `json:"unweighed_entries,omitempty"`
+	Type        string  `json:"type" parquet:"type"` // of sizeKinds, others or total
+	Snapshot    string  `json:"snapshot,omitempty" parquet:"-"`
+	Path        *string `json:"path,omitempty" parquet:"path,optional"`
+	Raw         string  `json:"path_b64,omitempty" parquet:"path_b64,optional"`
+	UID         *int64  `json:"uid,omitempty" parquet:"uid,optional"` // absent: not known
+	Owner       string  `json:"owner,omitempty" parquet:"owner,optional"`
+	Extension   *string `json:"extension,omitempty" parquet:"extension,optional"`
+	From        *int64  `json:"from_bytes,omitempty" parquet:"from_bytes,optional"`
+	Below       *int64  `json:"below_bytes,omitempty" parquet:"below_bytes,optional"`
+	Groups      int64   `json:"groups,omitempty" parquet:"-"` // of the total
+	Files       int64   `json:"files" parquet:"files"`
+	Directories int64   `json:"directories" parquet:"directories"`
+	Bytes       int64   `json:"bytes" parquet:"bytes"`
+	Stored      *int64  `json:"stored_bytes,omitempty" parquet:"stored_bytes,optional"`
+	Missing     int64   `json:"missing_files,omitempty" parquet:"missing_files"`
+	Unweighed   int64   `json:"unweighed_entries,omitempty" parquet:"unweighed_entries"`
 
 	name  string
 	share string // of the bytes of all
@@ -105,13 +121,14 @@ func (t *sizeTable) line(kind, name string, s *sizes.Sum, total int64) sized {
 // row returns the line of a group.
 func (t *sizeTable) row(r *sizes.Row, users *longList, total int64) sized {
 	l := t.line(t.by, "", &r.Sum, total)
+	text := validText(r.Text)
 	switch t.by {
 	case "directory":
-		l.Path, l.Raw, l.name = &r.Text, backup.RawBase64(r.Text), displayDirectory(r.Text, backup.Directory)
+		l.Path, l.Raw, l.name = &text, backup.RawBase64(r.Text), displayDirectory(r.Text, backup.Directory)
 	case "file":
-		l.Path, l.Raw, l.name = &r.Text, backup.RawBase64(r.Text), display(r.Text)
+		l.Path, l.Raw, l.name = &text, backup.RawBase64(r.Text), display(r.Text)
 	case "extension":
-		l.Extension, l.name = &r.Text, display(r.Text)
+		l.Extension, l.name = &text, display(r.Text)
 		if r.Text == "" {
 			l.name = "(none)"
 		}
@@ -159,8 +176,8 @@ func (t *sizeTable) print(r *sizes.Result, of backup.SnapshotID) error {
 	}
 	var err error
 	switch {
-	case t.csv:
-		err = t.printCSV(lines)
+	case t.form.isSet():
+		err = writeTable(t.app, t.form, lines, t.head(), t.cells)
 	case t.app.json:
 		err = printList(t.app, append(lines, total), nil, func(l sized) sized { return l })
 	default:
@@ -206,40 +223,51 @@ func (t *sizeTable) notes(r *sizes.Result) {
 	if r.Total.Unweighed > 0 {
 		t.app.note("STORED lacks %s: the index does not know where all of their content is (bctl check)", counted(r.Total.Unweighed, "entry"))
 	}
-	if t.app.json || t.csv {
+	if t.app.json || t.form.isSet() {
 		return
 	}
 	text := counted(r.Total.Files, "file") + " of " + size(r.Total.Bytes)
 	if t.stored {
-		text += ", which take " + size(r.Total.Stored)
+		text += ", which take up to " + size(r.Total.Stored)
 	}
 	t.app.note("%s", text)
 }
 
-// printCSV prints the lines in bytes, for other programs.
-func (t *sizeTable) printCSV(list []sized) error {
-	w := csv.NewWriter(t.app.out)
-	keys := map[string][]string{"directory": {"path", "path_b64"}, "file": {"path", "path_b64"}, "owner": {"uid", "owner"}, "extension": {"extension"}, "size": {"from_bytes", "below_bytes"}}[t.by]
-	head := append(append([]string{"type"}, keys...), "files", "directories", "bytes")
+// keys are the columns that name a group.
+func (t *sizeTable) keys() []string {
+	switch t.by {
+	case "owner":
+		return []string{"uid", "owner"}
+	case "extension":
+		return []string{"extension"}
+	case "size":
+		return []string{"from_bytes", "below_bytes"}
+	}
+	return []string{"path", "path_b64"}
+}
+
+// head are the names of the columns of CSV.
+func (t *sizeTable) head() []string {
+	head := append(append([]string{"type"}, t.keys()...), "files", "directories", "bytes")
 	if t.stored {
 		head = append(head, "stored_bytes")
 	}
-	lines := [][]string{head}
-	for n := range list {
-		l := &list[n]
-		line := []string{l.Type}
-		for _, key := range keys {
-			line = append(line, l.csv(key))
-		}
-		for _, number := range []int64{l.Files, l.Directories, l.Bytes} {
-			line = append(line, strconv.FormatInt(number, 10))
-		}
-		if t.stored {
-			line = append(line, strconv.FormatInt(*l.Stored, 10))
-		}
-		lines = append(lines, line)
+	return head
+}
+
+// cells are the columns of a line of CSV, in bytes.
+func (t *sizeTable) cells(l *sized) []string {
+	cells := []string{l.Type}
+	for _, key := range t.keys() {
+		cells = append(cells, l.csv(key))
 	}
-	return w.WriteAll(lines)
+	for _, number := range []int64{l.Files, l.Directories, l.Bytes} {
+		cells = append(cells, strconv.FormatInt(number, 10))
+	}
+	if t.stored {
+		cells = append(cells, strconv.FormatInt(*l.Stored, 10))
+	}
+	return cells
 }
 
 // csv returns what a line has in a column for what it is about.
