@@ -32,9 +32,10 @@ func newWorker(o *Options) *worker {
 
 // page decodes a page and adds it up.
 func (w *worker) page(ctx context.Context, v *backup.PageVersion) (d decoded, err error) {
-	page, err := w.decoder.DecodePage(*v)
-	if err != nil { // neither its entries nor its next page are known
-		return decoded{page: backup.Page{Key: v.Key}, err: err}, nil
+	page, damaged := w.decoder.DecodePage(*v)
+	if d.err = damaged; d.err != nil { // neither its entries nor its next page are known
+		d.page.Key = v.Key
+		return d, nil
 	}
 	if err := w.weigh(ctx, &page); err != nil {
 		return d, err

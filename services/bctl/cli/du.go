@@ -80,6 +80,11 @@ Nothing is read from the store, and no identity is needed.`,
 		},
 		ValidArgsFunction: a.completePlace(&c.which),
 	}
+	c.flags(cmd)
+	return cmd
+}
+
+func (c *duCommand) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.Var(&parsed[string]{&c.by, "", "string", func(text string) (string, error) {
 		if !slices.Contains(costKinds, text) && !slices.Contains(sizeKinds, text) {
@@ -88,13 +93,12 @@ Nothing is read from the store, and no identity is needed.`,
 		return text, nil
 	}}, "by", "show each `KIND`: shard or filer; of a snapshot, directory, owner, extension, size or file")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(append(slices.Clone(costKinds), sizeKinds...), cobra.ShellCompDirectiveNoFileComp))
-	c.which.flags(a, cmd)
+	c.which.flags(c.app, cmd)
 	numberFlag(flags, &c.depth, "depth", 1, 0, 1000, "of a snapshot: directories with `N` names below PATH")
 	numberFlag(flags, &c.limit, "limit", listed, 1, mostSizes, "of a snapshot: the largest `N`")
 	flags.BoolVar(&c.stored, "stored", false, "of a snapshot: what the content takes in the store, too")
 	c.form.flags(flags)
 	memoryFlag(flags, &c.maxMemory)
-	return cmd
 }
 
 // The kinds of lines without and with a snapshot. The first of each are the defaults.

@@ -72,10 +72,10 @@ func weigh(ctx context.Context, i index.Index, path string, snapshots ...backup.
 		}
 	}
 	w, err := shares.ReadWeights(ctx, i)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = w.AddLists(ctx, lists)
 	}
-	return w, w.AddLists(ctx, lists)
+	return w, err
 }
 
 // A sizeTable prints what was added up.

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -72,17 +71,7 @@ Content that several files share counts for each of them in the last two.`,
 			})
 		},
 	}
-	flags := cmd.Flags()
-	flags.Var(&parsed[string]{&c.by, "", "string", func(text string) (string, error) {
-		if !slices.Contains(statsKinds, text) {
-			return "", wrongValue("is not snapshot, extension or size")
-		}
-		return text, nil
-	}}, "by", "show what the content is, by `KIND`: snapshot, extension or size")
-	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(statsKinds, cobra.ShellCompDirectiveNoFileComp))
-	c.which.flags(a, cmd)
-	numberFlag(flags, &c.limit, "limit", listed, 1, mostSizes, "with --by: the newest or largest `N`")
-	c.form.flags(flags)
+	c.flags(cmd)
 	return cmd
 }
 

@@ -3,10 +3,12 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -24,6 +26,20 @@ type statsCommand struct {
 }
 
 var statsKinds = []string{"snapshot", "extension", "size"}
+
+func (c *statsCommand) flags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.Var(&parsed[string]{&c.by, "", "string", func(text string) (string, error) {
+		if !slices.Contains(statsKinds, text) {
+			return "", wrongValue("is not snapshot, extension or size")
+		}
+		return text, nil
+	}}, "by", "show what the content is, by `KIND`: snapshot, extension or size")
+	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(statsKinds, cobra.ShellCompDirectiveNoFileComp))
+	c.which.flags(c.app, cmd)
+	numberFlag(flags, &c.limit, "limit", listed, 1, mostSizes, "with --by: the newest or largest `N`")
+	c.form.flags(flags)
+}
 
 // check fails if flags contradict each other.
 func (c *statsCommand) check(flags *pflag.FlagSet) error {
