@@ -33,9 +33,8 @@ func newWorker(o *Options) *worker {
 // page decodes a page and adds it up.
 func (w *worker) page(ctx context.Context, v *backup.PageVersion) (d decoded, err error) {
 	page, damaged := w.decoder.DecodePage(*v)
-	if d.err = damaged; d.err != nil { // neither its entries nor its next page are known
-		d.page.Key = v.Key
-		return d, nil
+	if damaged != nil { // neither its entries nor its next page are known
+		return decoded{page: backup.Page{Key: v.Key}, err: damaged}, nil //nolint:nilerr // it is in the result, and does not end the reading
 	}
 	if err := w.weigh(ctx, &page); err != nil {
 		return d, err
