@@ -35,7 +35,7 @@ type Visitor interface {
 
 // Walk visits the directory at top of a committed snapshot, and everything below it.
 func Walk(ctx context.Context, c Catalog, id backup.SnapshotID, top string, v Visitor) error {
-	w := &walk{v: v, c: c, id: id, top: top}
+	w := NewTree(c, id, top, v)
 	for version, err := range c.Pages(ctx, id, top) {
 		if err != nil {
 			return err
@@ -46,17 +46,16 @@ func Walk(ctx context.Context, c Catalog, id backup.SnapshotID, top string, v Vi
 			page = backup.Page{Path: version.Path, Key: version.Key}
 			v.Incomplete(version.Path, err)
 		}
-		if err := w.page(ctx, &page, err != nil); err != nil {
+		if err := w.Add(ctx, &page, err != nil); err != nil {
 			return err
 		}
 	}
-	if w.open == nil {
-		return lacksPages(top, &Chain{})
-	}
-	return w.leave("", true)
+	return w.End()
 }
 
-type walk struct {
+// A Tree is a walk whose pages come from a caller that decodes them, in the order of the index. It
+// calls all methods of its Visitor except Page.
+type Tree struct {
 	v   Visitor
 	c   Catalog
 	id  backup.SnapshotID
@@ -64,6 +63,19 @@ type walk struct {
 
 	open     []openDirectory // from top to the current directory
 	expected int             // in all of open
+}
+
+// NewTree begins the walk of a committed snapshot from top.
+func NewTree(c Catalog, id backup.SnapshotID, top string, v Visitor) *Tree {
+	return &Tree{v: v, c: c, id: id, top: top}
+}
+
+// End reports what is missing when all pages were added.
+func (w *Tree) End() error {
+	if w.open == nil {
+		return lacksPages(w.top, &Chain{})
+	}
+	return w.leave("", true)
 }
 
 // An openDirectory is a directory whose subdirectories are not all visited yet.
@@ -75,7 +87,8 @@ type openDirectory struct {
 	more     bool                    // there are others that are not in expected
 }
 
-func (w *walk) page(ctx context.Context, page *backup.Page, damaged bool) error {
+// Add visits what is on the next page. A damaged page has only Path and Key, and was reported.
+func (w *Tree) Add(ctx context.Context, page *backup.Page, damaged bool) error {
 	if err := w.leave(page.Path, false); err != nil {
 		return err
 	}
@@ -104,7 +117,7 @@ func (w *walk) page(ctx context.Context, page *backup.Page, damaged bool) error 
 }
 
 // enter begins another directory.
-func (w *walk) enter(page *backup.Page) error {
+func (w *Tree) enter(page *backup.Page) error {
 	parent, name := backup.Split(page.Path)
 	listed := page.Path == w.top
 	if n := len(w.open); n > 0 && w.open[n-1].path == parent {
@@ -124,7 +137,7 @@ func (w *walk) enter(page *backup.Page) error {
 }
 
 // expect records a directory whose pages should follow.
-func (w *walk) expect(ctx context.Context, path string, e *backup.Entry) error {
+func (w *Tree) expect(ctx context.Context, path string, e *backup.Entry) error {
 	d := &w.open[len(w.open)-1]
 	if w.expected < maxExpected {
 		w.expected++
@@ -144,7 +157,7 @@ func (w *walk) expect(ctx context.Context, path string, e *backup.Entry) error {
 
 // leave ends all directories that do not contain path, or, if all is set, all directories. Expected
 // directories that did not come are reported.
-func (w *walk) leave(path string, all bool) error {
+func (w *Tree) leave(path string, all bool) error {
 	for len(w.open) > 0 {
 		d := &w.open[len(w.open)-1]
 		if !all && (path == d.path || d.path == "" || strings.HasPrefix(path, d.path+"/")) {
@@ -165,7 +178,7 @@ func (w *walk) leave(path string, all bool) error {
 	return nil
 }
 
-func (w *walk) absent(path string, e *backup.Entry) error {
+func (w *Tree) absent(path string, e *backup.Entry) error {
 	w.v.Incomplete(path, (&Chain{}).Err())
 	return w.v.Absent(path, e)
 }

@@ -89,7 +89,7 @@ func newFake(t *testing.T, random *rand.Rand) *fake {
 }
 
 func (f *fake) addPack(random *rand.Rand, ids []backup.ChunkID, row int64) {
-	pack, frames := index.Pack{Row: row, Gone: row == 7}, index.PackFrames{Row: row}
+	pack, frames := index.Pack{Row: row, PackPlace: index.PackPlace{Pack: backup.PackID{byte(row + 1)}}, Gone: row == 7}, index.PackFrames{Row: row}
 	for n := range 1 + random.IntN(5) {
 		sealed := uint32(1 + random.IntN(10_000))
 		frames.Bytes = append(frames.Bytes, sealed)

@@ -3,13 +3,15 @@ package shares
 import (
 	"context"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 )
 
 // packs has the stored bytes of each frame of the packs.
 type packs struct {
-	rows   map[int64]int // index of a pack's first frame, by its row
-	counts map[int64]int // of its frames
+	ids    map[backup.PackID]int64 // rows of packs
+	rows   map[int64]int           // index of a pack's first frame, by its row
+	counts map[int64]int           // of its frames
 	frames []frame
 	stored int64 // bytes of all packs
 	chunks int64 // places of chunks
@@ -23,7 +25,7 @@ type frame struct {
 
 // readPacks reads the packs that are in the store.
 func readPacks(ctx context.Context, x Index) (*packs, error) {
-	p := &packs{rows: map[int64]int{}, counts: map[int64]int{}}
+	p := &packs{ids: map[backup.PackID]int64{}, rows: map[int64]int{}, counts: map[int64]int{}}
 	bytes := map[int64]int64{}
 	for k, err := range x.Packs(ctx) {
 		if err != nil {
@@ -31,6 +33,7 @@ func readPacks(ctx context.Context, x Index) (*packs, error) {
 		}
 		if !k.Gone {
 			bytes[k.Row] = k.Bytes
+			p.ids[k.Pack] = k.Row
 			p.stored += k.Bytes
 		}
 	}

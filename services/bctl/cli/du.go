@@ -3,12 +3,12 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/csv"
 	"math"
 	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -17,17 +17,24 @@ import (
 
 type duCommand struct {
 	app       *app
-	by        string // shard or filer
-	csv       bool
+	by        string // a kind; "": the default
+	form      tableForm
 	maxMemory int64 // 0: the default
+
+	// Of a snapshot.
+	which  which
+	depth  int
+	limit  int
+	stored bool
 }
 
 func newDu(a *app) *cobra.Command {
 	c := &duCommand{app: a}
 	cmd := &cobra.Command{
-		Use:   "du",
-		Short: "Show what each shard or filer costs in the store",
-		Long: `Shows how much of the store each shard needs, for all of its snapshots:
+		Use:   "du [SNAPSHOT[:PATH]]",
+		Short: "Show what shards cost in the store, or what is large in a snapshot",
+		Long: `Without SNAPSHOT, shows how much of the store each shard needs, for all of its
+snapshots:
 
   DATA    its content before compression; what it has several times counts once
   STORED  the same as it is stored, compressed and sealed
@@ -35,41 +42,113 @@ func newDu(a *app) *cobra.Command {
   SHARE   what it costs: UNIQUE, and of what n shards need an nth
 
 The shares and what no snapshot needs, in the last line, add up to the size of
-all packs. With --by filer, the shards of a filer are one.
+all packs. With --by filer, the shards of a filer are one. To find what is
+needed, the references of all snapshots are read from the index.
 
-To find what is needed, the references of all snapshots are read from the index,
-as for bctl stats. Nothing is read from the store, and no identity is needed.`,
+With SNAPSHOT, shows what is in it, or below PATH, the largest first:
+
+  --by directory  directories with N names below PATH (--depth N, default 1);
+                  deeper ones count for them, and files above for their own
+  --by owner      users; directories count, too
+  --by extension  what follows the last dot of the names of files
+  --by size       size classes, by factors of four
+  --by file       the largest files
+
+SIZE is the sum of the sizes of files. A file with several names counts for each
+of them. --stored adds STORED: what the content takes in the store, compressed
+and sealed. What several files share counts for each of them there. It takes
+longer: the places of all chunks are read from the index.
+
+Nothing is read from the store, and no identity is needed.`,
 		Example: `  bctl du
-  bctl du --by filer --csv >costs.csv`,
-		Args: args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if c.csv && a.json {
-				return usage("--csv and --json exclude each other")
+  bctl du --by filer --csv >costs.csv
+  bctl du latest
+  bctl du latest:home --depth 2 --limit 20
+  bctl du latest --by extension --stored
+  bctl du latest --depth 100 --parquet directories.parquet`,
+		Args: args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			if err := c.check(cmd.Flags(), given); err != nil {
+				return err
 			}
-			return a.withIndex(cmd.Context(), toRead, func(i index.Index) error { return c.run(cmd.Context(), i) })
+			return a.withIndex(cmd.Context(), toRead, func(i index.Index) error {
+				if len(given) > 0 {
+					return c.snapshot(cmd.Context(), i, given[0])
+				}
+				return c.run(cmd.Context(), i)
+			})
 		},
+		ValidArgsFunction: a.completePlace(&c.which),
 	}
-	c.by = "shard"
-	cmd.Flags().Var(&parsed[string]{&c.by, "shard", "string", func(text string) (string, error) {
-		if text != "shard" && text != "filer" {
-			return "", wrongValue("is neither shard nor filer")
+	c.flags(cmd)
+	return cmd
+}
+
+func (c *duCommand) flags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.Var(&parsed[string]{&c.by, "", "string", func(text string) (string, error) {
+		if !slices.Contains(costKinds, text) && !slices.Contains(sizeKinds, text) {
+			return "", wrongValue("is not shard, filer, directory, owner, extension, size or file")
 		}
 		return text, nil
-	}}, "by", "show each `KIND`: shard or filer")
-	cmd.Flags().BoolVar(&c.csv, "csv", false, "print comma-separated values")
-	memoryFlag(cmd.Flags(), &c.maxMemory)
-	return cmd
+	}}, "by", "show each `KIND`: shard or filer; of a snapshot, directory, owner, extension, size or file")
+	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(append(slices.Clone(costKinds), sizeKinds...), cobra.ShellCompDirectiveNoFileComp))
+	c.which.flags(c.app, cmd)
+	numberFlag(flags, &c.depth, "depth", 1, 0, 1000, "of a snapshot: directories with `N` names below PATH")
+	numberFlag(flags, &c.limit, "limit", listed, 1, mostSizes, "of a snapshot: the largest `N`")
+	flags.BoolVar(&c.stored, "stored", false, "of a snapshot: what the content takes in the store, too")
+	c.form.flags(flags)
+	memoryFlag(flags, &c.maxMemory)
+}
+
+// The kinds of lines without and with a snapshot. The first of each are the defaults.
+var (
+	costKinds = []string{"shard", "filer"}
+	sizeKinds = []string{"directory", "owner", "extension", "size", "file"}
+)
+
+// check fails if flags and arguments contradict each other.
+func (c *duCommand) check(flags *pflag.FlagSet, given []string) error {
+	if err := c.form.check(flags, c.app.json); err != nil {
+		return err
+	}
+	kinds, others := costKinds, []string{"filer", "shard", "depth", "limit", "stored"}
+	if len(given) > 0 {
+		kinds, others = sizeKinds, []string{"max-memory"}
+	}
+	c.by = cmp.Or(c.by, kinds[0])
+	switch wrong := !slices.Contains(kinds, c.by); {
+	case wrong && len(given) > 0:
+		return usage("--by %s is for bctl du without a snapshot", c.by)
+	case wrong:
+		return usage("--by %s is for a snapshot: bctl du SNAPSHOT --by %[1]s", c.by)
+	}
+	for _, name := range others {
+		switch changed := flags.Changed(name); {
+		case changed && len(given) > 0:
+			return usage("--%s is for bctl du without a snapshot", name)
+		case changed:
+			return usage("--%s is for a snapshot: bctl du SNAPSHOT --%[1]s …", name)
+		}
+	}
+	if flags.Changed("depth") && c.by != "directory" {
+		return usage("--depth is for --by directory")
+	}
+	if !flags.Changed("limit") && (c.app.json || c.form.isSet()) {
+		c.limit = mostListed
+	}
+	return nil
 }
 
 // A cost is a line of du.
 type cost struct {
-	Type   string `json:"type"` // shard, filer, unused or total
-	Filer  string `json:"filer,omitempty"`
-	Shard  string `json:"shard,omitempty"`
-	Data   int64  `json:"data_bytes"`
-	Stored int64  `json:"stored_bytes"`
-	Unique int64  `json:"unique_bytes"`
-	Share  int64  `json:"share_bytes"`
+	Type   string `json:"type" parquet:"type"` // shard, filer, unused or total
+	Filer  string `json:"filer,omitempty" parquet:"filer"`
+	Shard  string `json:"shard,omitempty" parquet:"shard"`
+	Data   int64  `json:"data_bytes" parquet:"data_bytes"`
+	Stored int64  `json:"stored_bytes" parquet:"stored_bytes"`
+	Unique int64  `json:"unique_bytes" parquet:"unique_bytes"`
+	Share  int64  `json:"share_bytes" parquet:"share_bytes"`
 }
 
 func bytesOf(kind string, u *shares.Usage) cost {
@@ -132,8 +211,9 @@ func unrounded(list []cost, stored int64) int64 {
 
 func (c *duCommand) print(list []cost, stored int64) error {
 	switch {
-	case c.csv:
-		return c.printCSV(list)
+	case c.form.isSet():
+		head := []string{"type", "filer", "shard", "data_bytes", "stored_bytes", "unique_bytes", "share_bytes"}
+		return writeTable(c.app, &c.form, list, head, (*cost).cells)
 	case c.app.json:
 		list = append(list, cost{Type: "total", Stored: stored, Share: stored})
 	}
@@ -170,17 +250,11 @@ func ofShard(u *cost, bytes int64) string {
 	return size(bytes)
 }
 
-// printCSV prints the costs in bytes, for other programs.
-func (c *duCommand) printCSV(list []cost) error {
-	w := csv.NewWriter(c.app.out)
-	lines := [][]string{{"type", "filer", "shard", "data_bytes", "stored_bytes", "unique_bytes", "share_bytes"}}
-	for i := range list {
-		u := &list[i]
-		line := []string{u.Type, u.Filer, u.Shard}
-		for _, n := range []int64{u.Data, u.Stored, u.Unique, u.Share} {
-			line = append(line, strconv.FormatInt(n, 10))
-		}
-		lines = append(lines, line)
+// cells are the columns of CSV, in bytes.
+func (u *cost) cells() []string {
+	line := []string{u.Type, u.Filer, u.Shard}
+	for _, n := range []int64{u.Data, u.Stored, u.Unique, u.Share} {
+		line = append(line, strconv.FormatInt(n, 10))
 	}
-	return w.WriteAll(lines)
+	return line
 }

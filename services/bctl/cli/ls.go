@@ -12,6 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/browse"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/listing"
+	"github.com/bctl/bctl/internal/parquetfile"
 )
 
 // maxSortedEntries is the size of the largest directory whose entries are sorted. Those of a larger
@@ -25,6 +26,8 @@ type lsCommand struct {
 	long      bool
 	numeric   bool
 	lines     *longList // nil: names only
+	form      tableForm
+	file      *parquetfile.Writer[entryRow] // nil: entries are printed
 
 	flaws flaws
 }
@@ -42,9 +45,13 @@ numbers. Another machine may have used the numbers for other names: -n prints
 the numbers.`,
 		Example: `  bctl ls latest
   bctl ls -l latest:home/alice
-  bctl ls -R 3f2a:etc --json`,
+  bctl ls -R 3f2a:etc --json
+  bctl ls -R latest --parquet latest.parquet`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
+			if err := c.form.check(cmd.Flags(), a.json); err != nil {
+				return err
+			}
 			c.long = c.long || c.numeric
 			return c.run(cmd.Context(), given[0])
 		},
@@ -54,6 +61,7 @@ the numbers.`,
 	cmd.Flags().BoolVarP(&c.recursive, "recursive", "R", false, "list subdirectories recursively, with full paths")
 	cmd.Flags().BoolVarP(&c.long, "long", "l", false, "print type, mode, owner, size and time of each entry")
 	cmd.Flags().BoolVarP(&c.numeric, "numeric", "n", false, "like -l, but print owners and groups as numbers")
+	c.form.parquetFlag(cmd.Flags())
 	return cmd
 }
 
@@ -68,27 +76,44 @@ func (c *lsCommand) run(ctx context.Context, arg string) (err error) {
 	if err != nil {
 		return err
 	}
-	if c.long && !c.app.json {
+	switch {
+	case c.form.parquet != "":
+		if c.file, err = parquetfile.Create[entryRow](c.form.parquet); err != nil {
+			return err
+		}
+		defer c.file.Discard()
+	case c.long && !c.app.json:
 		c.lines = newLongList(c.app.out, c.numeric)
 		defer func() { err = errors.Join(err, c.lines.flush()) }()
 	}
-	switch {
-	case e.Kind != backup.Directory:
-		err = c.entry(path, e.Name, &e)
-	case c.recursive:
-		err = browse.Walk(ctx, i, s.ID, path, &treeLister{c, path})
-	default:
-		err = c.directory(ctx, i, &s, path)
-	}
-	if err != nil {
+	if err := c.list(ctx, i, &s, path, &e); err != nil {
 		return err
+	}
+	if c.file != nil {
+		if err := c.file.Close(); err != nil {
+			return err
+		}
 	}
 	return c.flaws.conclude(ctx, c.app, i, s.ID, path, &e)
 }
 
+// list lists the entry at path.
+func (c *lsCommand) list(ctx context.Context, i index.Catalog, s *backup.Snapshot, path string, e *backup.Entry) error {
+	switch {
+	case e.Kind != backup.Directory:
+		return c.entry(path, e.Name, e)
+	case c.recursive:
+		return browse.Walk(ctx, i, s.ID, path, &treeLister{c, path})
+	}
+	return c.directory(ctx, i, s, path)
+}
+
+// full reports whether all attributes of entries are listed.
+func (c *lsCommand) full() bool { return c.long || c.app.json || c.file != nil }
+
 // directory lists one directory. The attributes of its subdirectories are in pages of their own.
 func (c *lsCommand) directory(ctx context.Context, i index.Catalog, s *backup.Snapshot, dir string) error {
-	full := c.long || c.app.json
+	full := c.full()
 	look := full || s.Counts.Errors > 0 // an error may be an unreadable directory
 	show := func(entries []backup.Entry) error {
 		listing.Sort(entries)
@@ -136,8 +161,10 @@ func (c *lsCommand) directory(ctx context.Context, i index.Catalog, s *backup.Sn
 
 // entry prints one entry: path is for JSON, name for display.
 func (c *lsCommand) entry(path, name string, e *backup.Entry) error {
-	c.flaws.lists(path, e, c.long || c.app.json)
+	c.flaws.lists(path, e, c.full())
 	switch {
+	case c.file != nil:
+		return c.file.Add(newEntryRow(path, e), len(path)+len(e.Target))
 	case c.app.json:
 		return c.app.print(newEntryJSON(path, e))
 	case c.long:

@@ -16,7 +16,8 @@
 //
 // Output
 //
-//	terminal.go, table.go, aligned.go, json.go, plural.go, progress.go, causes.go, notes.go
+//	terminal.go, table.go, aligned.go, json.go, forms.go, plural.go, progress.go, causes.go,
+//	notes.go
 //
 // Back up
 //
@@ -26,7 +27,7 @@
 // Restore and browse
 //
 //	restore.go, owners.go, dump.go, mount.go, reading.go, ls.go, ls_long.go, ls_tree.go,
-//	ls_flaws.go, find.go, find_pattern.go, history.go, versions.go, diff.go,
+//	ls_parquet.go, ls_flaws.go, find.go, find_pattern.go, history.go, versions.go, diff.go,
 //	diff_live.go, snapshot.go, snapshot_ls.go, snapshot_bad.go, interrupted.go,
 //	current.go
 //
@@ -34,7 +35,7 @@
 //
 //	forget.go, forget_brake.go, hold.go, hold_copy.go, brake.go, confirm.go, confirm_group.go,
 //	prune.go, purge.go, purge_fleet.go, purge_pending.go, purge_report.go, purge_unneeded.go,
-//	stats.go, du.go, log.go
+//	stats.go, stats_by.go, du.go, du_snapshot.go, log.go
 //
 // Register filers, shards and policies
 //

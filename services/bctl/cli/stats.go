@@ -13,6 +13,7 @@ import (
 )
 
 func newStats(a *app) *cobra.Command {
+	c := &statsCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "stats",
 		Short: "Show the space that is used, unused, and freed by prunes",
@@ -38,14 +39,39 @@ func newStats(a *app) *cobra.Command {
               are damaged or late (bctl scrub show)
 
 To find what is needed, the references of all snapshots are read from the index.
-That takes some seconds per ten million chunks. Nothing is read from the store.`,
+That takes some seconds per ten million chunks. Nothing is read from the store.
+
+With --by, shows instead what the content is, of all shards or of those that are
+selected:
+
+  --by snapshot   what each snapshot had to read, what of that was NEW, what
+                  part was KNOWN (stored already), and what NEW was STORED as
+  --by extension  how well files compress, by what follows the last dot of
+                  their names, in the last good snapshot of each shard
+  --by size       the same by size classes
+
+Content that several files share counts for each of them in the last two.`,
 		Example: `  bctl stats
-  bctl stats --json | jq .unused_bytes`,
+  bctl stats --json | jq .unused_bytes
+  bctl stats --by snapshot --filer nas1
+  bctl stats --by extension --csv >compression.csv`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withIndex(cmd.Context(), toRead, func(i index.Index) error { return a.stats(cmd.Context(), i) })
+			if err := c.check(cmd.Flags()); err != nil {
+				return err
+			}
+			return a.withIndex(cmd.Context(), toRead, func(i index.Index) error {
+				switch c.by {
+				case "":
+					return a.stats(cmd.Context(), i)
+				case "snapshot":
+					return c.growth(cmd.Context(), i)
+				}
+				return c.content(cmd.Context(), i)
+			})
 		},
 	}
+	c.flags(cmd)
 	return cmd
 }
 

@@ -89,7 +89,7 @@ func TestSettingsThatMakeNoSense(t *testing.T) {
 // exist.
 var badFlags = map[string]string{
 	"config": "~root/x", "progress": "maybe", "cpuprofile": "", "memprofile": "", "exectrace": "",
-	"exclude": "[", "include": "[", "exclude-file": "", "files-from": "", "stdin-filename": "a/b", "exclude-if-present": "a/b", "exclude-larger-than": "huge", "max-memory": "huge", "by": "size", "max-bytes": "huge", "max-requests": "many", "proven-within": "soon", "max-unused": "all", "parity": "20", "level": "some", "read-data": "all", "price-per-gb-month": "cheap", "price-per-1000-requests": "cheap", "price-per-gib": "cheap", "max-cost": "little",
+	"exclude": "[", "include": "[", "exclude-file": "", "files-from": "", "stdin-filename": "a/b", "exclude-if-present": "a/b", "exclude-larger-than": "huge", "max-memory": "huge", "by": "color", "parquet": "", "max-bytes": "huge", "max-requests": "many", "proven-within": "soon", "max-unused": "all", "parity": "20", "level": "some", "read-data": "all", "price-per-gb-month": "cheap", "price-per-1000-requests": "cheap", "price-per-gib": "cheap", "max-cost": "little",
 	"filer": "", "shard": "", "tag": "", "label": "nolabel", "recipient": "foo", "source": "", "target": "", "committer": "", "pruner": "",
 	"larger": "huge", "smaller": "huge", "newer": "yesterday", "older": "yesterday", "until": "yesterday", "owner": "", "type": "thing",
 	"since": "yesterday", "state": "odd", "limit": "-1", "depth": "-1", "accept-loss": "-1", "latest": "-1", "path": "", "overwrite": "sometimes", "concurrency": "-1",
@@ -279,6 +279,9 @@ func TestUnknownFilersAreErrors(t *testing.T) {
 		}
 		if cmd.Name() == "find" || cmd.Name() == "history" {
 			args = append(args, "name")
+		}
+		if cmd.Name() == "stats" {
+			args = append(args, "--by", "snapshot")
 		}
 		if cmd.Name() == "restore" {
 			args = append(args, "--target", filepath.Join(t.TempDir(), "target"))
