@@ -17,14 +17,25 @@ import (
 
 // Options describe a Client. The zero value of a field is its default.
 type Options struct {
-	Address      string // host:port
-	Program      Program
-	Credentials  Credentials
-	Connections  int           // 1 to MaxConnections; default 1
-	ReservedPort bool          // connect from a port below 1024
-	Timeout      time.Duration // for one try of a call; default DefaultTimeout
-	RetryFor     time.Duration // until a call without an answer fails; default DefaultRetryFor
+	Address     string // host:port
+	Program     Program
+	Credentials Credentials
+	Connections int           // 1 to MaxConnections; default 1
+	From        Ports         // the ports of this machine to connect from
+	Timeout     time.Duration // for one try of a call; default DefaultTimeout
+	RetryFor    time.Duration // until a call without an answer fails; default DefaultRetryFor
 }
+
+// Ports are ports of this machine. Many servers accept only connections from a reserved port, below
+// 1024, which a process may use as root or with CAP_NET_BIND_SERVICE.
+type Ports int
+
+// The ports to connect from.
+const (
+	AnyPort         Ports = iota
+	PreferReserved        // any port, if this process may not use a reserved one
+	RequireReserved       // fail, if this process may not use a reserved one
+)
 
 // Defaults and limits of Options.
 const (
@@ -189,7 +200,7 @@ func (c *Client) connect(ctx context.Context, s *slot) (*conn, error) {
 	dialing, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
 	defer context.AfterFunc(c.open, cancel)()
-	nc, err := dial(dialing, c.options.Address, c.options.ReservedPort)
+	nc, err := dial(dialing, c.options.Address, c.options.From)
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,8 @@ import (
 const minReserved, maxReserved = 665, 1023
 
 // dial connects to the server.
-func dial(ctx context.Context, address string, reserved bool) (net.Conn, error) {
-	if !reserved {
+func dial(ctx context.Context, address string, from Ports) (net.Conn, error) {
+	if from == AnyPort {
 		return new(net.Dialer).DialContext(ctx, "tcp", address)
 	}
 	const count = maxReserved - minReserved + 1
@@ -29,6 +29,8 @@ func dial(ctx context.Context, address string, reserved bool) (net.Conn, error) 
 			return nc, nil
 		case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL):
 			continue
+		case errors.Is(err, syscall.EACCES) && from == PreferReserved:
+			return dial(ctx, address, AnyPort)
 		case errors.Is(err, syscall.EACCES):
 			return nil, fmt.Errorf("%w: a reserved port needs the capability CAP_NET_BIND_SERVICE", err)
 		}

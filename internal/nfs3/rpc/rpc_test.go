@@ -309,7 +309,7 @@ func TestReservedPort(t *testing.T) {
 		t.Skip("reserved ports need root")
 	}
 	s := rpctest.Serve(t, echo)
-	c := newClient(t, s, func(o *rpc.Options) { o.ReservedPort, o.Connections = true, 4 })
+	c := newClient(t, s, func(o *rpc.Options) { o.From, o.Connections = rpc.RequireReserved, 4 })
 	for range 8 {
 		if _, _, err := call(t.Context(), c, "x"); err != nil {
 			t.Fatal(err)
