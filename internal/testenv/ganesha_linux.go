@@ -27,7 +27,7 @@ type NFSServer struct {
 // the server.
 const ganeshaConfig = `
 NFS_CORE_PARAM { NFS_Port = %[2]d; MNT_Port = %[3]d; Bind_addr = 127.0.0.1; Protocols = 3;
-  Enable_UDP = false; Enable_NLM = false; Enable_RQUOTA = false; Drop_Delay_Errors = false;
+  Enable_UDP = false; Enable_NLM = false; Enable_RQUOTA = false;
   Plugins_Dir = %[4]q; mount_path_pseudo = false; }
 NFSv4 { RecoveryBackend = fs; RecoveryRoot = %[5]q; Graceless = true; }
 MDCACHE { Entries_HWMark = 500000; }
@@ -50,7 +50,7 @@ func Ganesha(t testing.TB, export string) *NFSServer {
 		}
 		t.Skip(why)
 	}
-	dir, err := os.MkdirTemp("", "ganesha-")
+	dir, err := os.MkdirTemp("", "ganesha-") //nolint:usetesting // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -157,7 +157,7 @@ func (c *Client) deliver(ctx context.Context, s *slot, r *request) (got reply, s
 		case ctx.Err() != nil:
 			return reply{}, sentAgain, ctx.Err()
 		case patience.Err() != nil:
-			if last == nil || last == errStalled {
+			if last == nil || errors.Is(last, errStalled) {
 				return reply{}, sentAgain, fmt.Errorf("%s: %w", c.options.Address, ErrNoAnswer)
 			}
 			return reply{}, sentAgain, fmt.Errorf("%s: %w: %w", c.options.Address, ErrNoAnswer, last)

@@ -68,8 +68,8 @@ func (d *directory) fetch(ctx context.Context) (page nfs3.DirPage, err error) {
 }
 
 // fetchPlus lists the next page, with attributes. If an entry of the page vanishes meanwhile,
-// nfs-ganesha answers that the directory is stale, or does not exist. So it is asked again while the
-// directory exists. The last answer is StatusNotSupp: the entries can be listed without attributes.
+// nfs-ganesha answers that the directory is stale, or does not exist, or that the server failed. So
+// it is asked again while the directory exists. The last answer is StatusNotSupp: the entries can be listed without attributes.
 func (d *directory) fetchPlus(ctx context.Context) (page nfs3.DirPage, err error) {
 	if d.tree.noPlus.Load() {
 		return page, nfs3.StatusNotSupp
@@ -80,7 +80,7 @@ func (d *directory) fetchPlus(ctx context.Context) (page nfs3.DirPage, err error
 		if errors.Is(err, nfs3.StatusNotSupp) {
 			d.tree.noPlus.Store(true)
 		}
-		if !errors.Is(err, nfs3.ErrStale) && !errors.Is(err, nfs3.StatusNoEnt) {
+		if !errors.Is(err, nfs3.ErrStale) && !errors.Is(err, nfs3.StatusNoEnt) && !errors.Is(err, nfs3.StatusServerFault) {
 			return page, err
 		}
 		if _, gone := d.tree.server.nfs.GetAttr(ctx, d.handle); gone != nil {

@@ -27,14 +27,12 @@ func Dropped(*net.TCPConn, []byte) error { return nil }
 
 // Reset resets the connection instead of an answer.
 func Reset(to *net.TCPConn, _ []byte) error {
-	to.SetLinger(0)
-	return errClose
+	return errors.Join(to.SetLinger(0), errClose)
 }
 
 // Cut closes the connection in the middle of the answer.
 func Cut(to *net.TCPConn, answer []byte) error {
-	send(to, WithMark(answer)[:4+len(answer)/2])
-	return errClose
+	return errors.Join(send(to, WithMark(answer)[:4+len(answer)/2]), errClose)
 }
 
 // Twice answers twice.

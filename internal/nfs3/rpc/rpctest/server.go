@@ -4,6 +4,7 @@ package rpctest
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -59,7 +60,7 @@ func Serve(t testing.TB, handle Handler) *Server {
 
 func (s *Server) listen(t testing.TB, address string) {
 	t.Helper()
-	l, err := net.Listen("tcp", address)
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
