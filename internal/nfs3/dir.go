@@ -36,8 +36,9 @@ type DirPage struct {
 const typicalEntryBytes = 160
 
 // ReadDirPlus lists a part of a directory, with attributes and handles: READDIRPLUS (RFC 1813,
-// 3.3.17). The reply has about maxBytes. The entries are appended to dst. The server may return fewer
-// entries than fit, even none. It refuses a Position that is no longer valid with StatusBadCookie.
+// 3.3.17). The reply has about maxBytes. The entries are appended to dst. The server may return
+// fewer entries than fit, even none. It refuses a Position that is no longer valid with
+// StatusBadCookie.
 func (c *Client) ReadDirPlus(ctx context.Context, dir Handle, at Position, maxBytes uint32, dst []DirEntry) (p DirPage, err error) {
 	err = c.call(ctx, procReadDirPlus, 2*int(maxBytes), func(b []byte) []byte {
 		b = appendPosition(b, dir, at)

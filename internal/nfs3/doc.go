@@ -19,14 +19,14 @@
 //
 // # Calls that were executed twice
 //
-// A server may execute a call, and lose its answer with the connection. When the call is sent again,
-// the server should recognize it, but need not. CREATE, MKDIR, SYMLINK, MKNOD, LINK, REMOVE, RMDIR
-// and RENAME can then fail although the first execution succeeded. Error.SentAgain tells that this
-// is possible; the caller looks at what is there.
+// A server may execute a call, and lose its answer with the connection. When the call is sent
+// again, the server should recognize it, but need not. CREATE, MKDIR, SYMLINK, MKNOD, LINK, REMOVE,
+// RMDIR and RENAME can then fail although the first execution succeeded. Error.SentAgain tells that
+// this is possible; the caller looks at what is there.
 //
 // # Trust
 //
-// A server is not trusted with the memory of the client: package xdr checks all lengths, and a reply
-// is limited to the size that its procedure can need. Names are any bytes as the server sends them,
-// also ".", ".." and names with a slash: the caller checks them.
+// A server is not trusted with the memory of the client: package xdr checks all lengths, and a
+// reply is limited to the size that its procedure can need. Names are any bytes as the server sends
+// them, also ".", ".." and names with a slash: the caller checks them.
 package nfs3

@@ -73,8 +73,8 @@ func (m *Mounter) Mount(ctx context.Context, path string) (r Mounted, err error)
 	return r, nil
 }
 
-// Unmount tells the server that the path is not used any more: MOUNTPROC3_UMNT (RFC 1813, appendix I,
-// 5.2.3). Servers only keep statistics with it.
+// Unmount tells the server that the path is not used any more: MOUNTPROC3_UMNT (RFC 1813, appendix
+// I, 5.2.3). Servers only keep statistics with it.
 func (m *Mounter) Unmount(ctx context.Context, path string) error {
 	_, err := m.rpc.Call(ctx, mountUMNT, 0, func(b []byte) []byte { return xdr.AppendOpaque(b, path) },
 		func(d *xdr.Decoder) error { return d.Err() })
@@ -84,7 +84,8 @@ func (m *Mounter) Unmount(ctx context.Context, path string) error {
 	return nil
 }
 
-// Exports returns the paths that the server exports: MOUNTPROC3_EXPORT (RFC 1813, appendix I, 5.2.5).
+// Exports returns the paths that the server exports: MOUNTPROC3_EXPORT (RFC 1813, appendix I,
+// 5.2.5).
 func (m *Mounter) Exports(ctx context.Context) (paths []string, err error) {
 	_, err = m.rpc.Call(ctx, mountEXPORT, maxExportBytes, func(b []byte) []byte { return b }, func(d *xdr.Decoder) error {
 		paths = nil
@@ -111,7 +112,8 @@ type Server struct {
 	NFSPort, MountPort uint16
 }
 
-// Find returns the options of o with the addresses of the two programs: NFS, and the mount protocol.
+// Find returns the options of o with the addresses of the two programs: NFS, and the mount
+// protocol.
 func (s Server) Find(ctx context.Context, o rpc.Options) (nfs, mount rpc.Options, err error) {
 	nfs, mount = o, o
 	for _, p := range []struct {

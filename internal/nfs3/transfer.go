@@ -73,8 +73,8 @@ func (c *Client) Write(ctx context.Context, h Handle, offset uint64, p []byte, s
 	return n, committed, v, nil
 }
 
-// Commit makes what was written to a file durable: COMMIT (RFC 1813, 3.3.21). See Write for what the
-// verifier means. Count 0 means everything from offset on.
+// Commit makes what was written to a file durable: COMMIT (RFC 1813, 3.3.21). See Write for what
+// the verifier means. Count 0 means everything from offset on.
 func (c *Client) Commit(ctx context.Context, h Handle, offset uint64, count uint32) (v Verifier, err error) {
 	err = c.call(ctx, procCommit, smallBytes, func(b []byte) []byte {
 		return xdr.AppendUint32(xdr.AppendUint64(xdr.AppendOpaque(b, h), offset), count)

@@ -14,8 +14,9 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A Snapshot is a source snapshot that was found: a directory below the one that the operator named.
-// The inode and the times of its root distinguish it from another that is later at the same path.
+// A Snapshot is a source snapshot that was found: a directory below the one that the operator
+// named. The inode and the times of its root distinguish it from another that is later at the same
+// path.
 type Snapshot struct {
 	Path         string // relative
 	Inode        uint64
@@ -98,8 +99,8 @@ func parseTime(text string) (t backup.Time, err error) {
 	return t, err
 }
 
-// CheckPath refuses strings that cannot be a path below a root. Its error wraps backup.ErrOutside or
-// backup.ErrInvalid.
+// CheckPath refuses strings that cannot be a path below a root. Its error wraps backup.ErrOutside
+// or backup.ErrInvalid.
 func CheckPath(path string) error {
 	if path == "" {
 		return nil

@@ -36,11 +36,12 @@ EXPORT { Export_Id = 1; Path = %[1]q; Pseudo = /export; Protocols = 3; Transport
 LOG { Default_Log_Level = EVENT; }
 `
 
-// ganeshaScript runs it in a mount namespace with a /run of its own: it demands a port mapper there.
+// ganeshaScript runs it in a mount namespace with a /run of its own: it demands a port mapper
+// there.
 const ganeshaScript = `mount -t tmpfs tmpfs /run && ln -s "$1" /run/rpcbind.sock && exec ganesha.nfsd -F -f "$2" -L STDERR -p "$3"`
 
-// Ganesha exports a directory, which must be on a file system with handles (ext4, xfs, tmpfs). Where
-// that is impossible, the test is skipped, or fails with BCTL_REQUIRE_GANESHA=1.
+// Ganesha exports a directory, which must be on a file system with handles (ext4, xfs, tmpfs).
+// Where that is impossible, the test is skipped, or fails with BCTL_REQUIRE_GANESHA=1.
 func Ganesha(t testing.TB, export string) *NFSServer {
 	t.Helper()
 	skipIfShort(t)

@@ -9,9 +9,9 @@
 // A call that is not answered within Options.Timeout, or whose connection fails, is sent again with
 // the same xid, as a server's cache of duplicate requests requires. A connection that has delivered
 // no reply for that time is replaced. Connections are made again with a back-off. If there is still
-// no answer after Options.RetryFor, the call fails with ErrNoAnswer. Call reports whether a call was
-// sent more than once: the server may have executed it twice, or may have executed it although the
-// second execution failed.
+// no answer after Options.RetryFor, the call fails with ErrNoAnswer. Call reports whether a call
+// was sent more than once: the server may have executed it twice, or may have executed it although
+// the second execution failed.
 //
 // # Hostile servers
 //

@@ -22,8 +22,8 @@ const (
 // ErrNotRegistered reports that the port mapper of the server does not know the program.
 var ErrNotRegistered = errors.New("the server has not registered the program")
 
-// Port asks the port mapper of host for the TCP port of a program: PMAPPROC_GETPORT (RFC 1833, 3.1).
-// Of o, it uses the times.
+// Port asks the port mapper of host for the TCP port of a program: PMAPPROC_GETPORT (RFC 1833,
+// 3.1). Of o, it uses the times.
 func Port(ctx context.Context, host string, p Program, o Options) (port uint16, err error) {
 	c := New(Options{
 		Address: net.JoinHostPort(host, portmapPort), Program: Program{portmapProgram, portmapVersion2},

@@ -1,5 +1,5 @@
-// Package xdr encodes and decodes External Data Representation (RFC 4506), as ONC RPC uses it: every
-// item is big-endian and padded to four bytes.
+// Package xdr encodes and decodes External Data Representation (RFC 4506), as ONC RPC uses it:
+// every item is big-endian and padded to four bytes.
 //
 // A Decoder trusts nothing. It never allocates and never reads past the message: a length is
 // compared with the caller's limit and with the bytes that are left. The first error stays, and

@@ -69,7 +69,8 @@ func (d *directory) fetch(ctx context.Context) (page nfs3.DirPage, err error) {
 
 // fetchPlus lists the next page, with attributes. If an entry of the page vanishes meanwhile,
 // nfs-ganesha answers that the directory is stale, or does not exist, or that the server failed. So
-// it is asked again while the directory exists. The last answer is StatusNotSupp: the entries can be listed without attributes.
+// it is asked again while the directory exists. The last answer is StatusNotSupp: the entries can
+// be listed without attributes.
 func (d *directory) fetchPlus(ctx context.Context) (page nfs3.DirPage, err error) {
 	if d.tree.noPlus.Load() {
 		return page, nfs3.StatusNotSupp

@@ -23,8 +23,8 @@
 //
 // A server that leaves out attributes or handles costs a GETATTR or a LOOKUP for each entry. The
 // handle of a subdirectory is kept when its directory is listed, so it is opened without a LOOKUP.
-// It counts only if the entry ".." shows that the directory is still in the same one. Otherwise, and
-// if it was not listed here, its path is looked up, component by component. OpenFile takes the
+// It counts only if the entry ".." shows that the directory is still in the same one. Otherwise,
+// and if it was not listed here, its path is looked up, component by component. OpenFile takes the
 // handle from the first page of the directory, once, if no Read came between; otherwise it costs a
 // LOOKUP.
 //
@@ -35,8 +35,8 @@
 //
 // The protocol has no extended attributes and no ACLs (source.ErrNoXattrs), no birth times, no
 // holes, and no times before 1970. A file system begins where the fsid changes. Whether what is
-// mounted on the server below an export is visible is the server's choice. Bind mounts on the server
-// are not recognized.
+// mounted on the server below an export is visible is the server's choice. Bind mounts on the
+// server are not recognized.
 //
 // # Nothing leads outside (I10)
 //
@@ -47,9 +47,9 @@
 //
 // Only the answer of LOOKUP that there is no such name means that an entry is gone. The same status
 // of any other procedure, and a stale handle, are source.ErrStale: the path is looked up again. A
-// server that does not answer, or refuses this machine, is backup.ErrUnavailable. A malformed answer,
-// and a listing that comes to no end, are syscall.EIO. A position in a directory that is no longer
-// valid is source.ErrStale: its listing begins again.
+// server that does not answer, or refuses this machine, is backup.ErrUnavailable. A malformed
+// answer, and a listing that comes to no end, are syscall.EIO. A position in a directory that is no
+// longer valid is source.ErrStale: its listing begins again.
 //
 // Check compares what is now at the path with the root that is open. If the handle differs, the old
 // one must still be valid, and both must have the same fsid and file ID.

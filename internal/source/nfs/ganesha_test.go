@@ -20,7 +20,7 @@ import (
 
 // ganesha starts a server that exports the directory in which all temporary directories of the test
 // are from then on.
-func ganesha(t *testing.T) (server *testenv.NFSServer, urlOf func(dir string) string) {
+func ganesha(t testing.TB) (server *testenv.NFSServer, urlOf func(dir string) string) {
 	t.Helper()
 	export := t.TempDir()
 	if err := os.Chmod(export, 0o755); err != nil {

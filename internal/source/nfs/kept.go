@@ -15,7 +15,8 @@ const (
 )
 
 // keptHandles are the subdirectories of directories that were listed. The walk opens each of them
-// once, so a handle is forgotten when it is taken. The oldest are forgotten when there are too many.
+// once, so a handle is forgotten when it is taken. The oldest are forgotten when there are too
+// many.
 type keptHandles struct {
 	mu       sync.Mutex
 	new, old map[string]kept

@@ -16,8 +16,8 @@ import (
 	"github.com/bctl/bctl/internal/nfs3"
 )
 
-// idleFor is how long the connections to a server stay open after its last tree was closed: a reader
-// opens the tree for each batch.
+// idleFor is how long the connections to a server stay open after its last tree was closed: a
+// reader opens the tree for each batch.
 const idleFor = 30 * time.Second
 
 // A server is the connections to one server, with the options of a URL. All trees with the same
@@ -112,8 +112,8 @@ type node struct {
 	parent nfs3.Attr // of its directory; for the root of a tree its own
 }
 
-// mount finds the directory at an absolute path: the root of its export, and the names below it. The
-// server resolves a path with symlinks itself, if it can.
+// mount finds the directory at an absolute path: the root of its export, and the names below it.
+// The server resolves a path with symlinks itself, if it can.
 func (s *server) mount(ctx context.Context, at string) (node, error) {
 	root, below := s.exportOf(ctx, at)
 	if below == "" {

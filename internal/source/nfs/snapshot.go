@@ -35,8 +35,8 @@ func (s *Source) Resolve(ctx context.Context, rawURL, pattern string) (string, e
 	return n.URL(rawURL), nil
 }
 
-// enter makes t the tree of a source snapshot in it. The URL identifies the snapshot; the root stays
-// that of the tree in which it is.
+// enter makes t the tree of a source snapshot in it. The URL identifies the snapshot; the root
+// stays that of the tree in which it is.
 func (t *tree) enter(ctx context.Context, snapshot *source.Snapshot) error {
 	found, err := t.findSnapshot(ctx, t.root, snapshot)
 	if err != nil {

@@ -77,7 +77,8 @@ func (t *tree) OpenDirectory(ctx context.Context, path string) (source.Directory
 		if err != nil && !isGone(asError(err)) {
 			return nil, pathError("open", path, err)
 		}
-		// It was moved or replaced since its directory was listed, or nothing shows that it was not.
+		// It was moved or replaced since its directory was listed, or nothing shows that it was
+		// not.
 	}
 	n := t.root
 	if path != "" {

@@ -1,5 +1,5 @@
-// Package rpctest is an RPC server for tests. It executes calls with a function of the test, and can
-// spoil what it answers in all ways in which servers and networks do.
+// Package rpctest is an RPC server for tests. It executes calls with a function of the test, and
+// can spoil what it answers in all ways in which servers and networks do.
 package rpctest
 
 import (
