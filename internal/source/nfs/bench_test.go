@@ -53,7 +53,7 @@ func BenchmarkWalk(b *testing.B) {
 }
 
 // walk lists the root and its subdirectories, and returns the number of entries.
-func walk(b *testing.B, tree source.Tree, inFlight int) int64 {
+func walk(b testing.TB, tree source.Tree, inFlight int) int64 {
 	names, _, err := list(b, tree, "")
 	if err != nil {
 		b.Fatal(err)

@@ -88,15 +88,19 @@ func (d *directory) completeOne(ctx context.Context, l *nfs3.DirEntry) (r lack) 
 	}
 }
 
-var kinds = map[nfs3.FileType]backup.Kind{
+var kinds = [...]backup.Kind{
 	nfs3.Regular: backup.File, nfs3.Directory: backup.Directory, nfs3.BlockDevice: backup.BlockDev, nfs3.CharDevice: backup.CharDev,
 	nfs3.Symlink: backup.Symlink, nfs3.Socket: backup.Socket, nfs3.FIFO: backup.FIFO,
 }
 
 // entryOf returns attributes as an entry. Those that no file can have are an error.
 func entryOf(a *nfs3.Attr) (e backup.Entry, err error) {
+	var kind backup.Kind
+	if int64(a.Type) < int64(len(kinds)) {
+		kind = kinds[a.Type]
+	}
 	e = backup.Entry{
-		Kind: kinds[a.Type], Mode: a.Mode & 0o7777, UID: a.UID, GID: a.GID, Nlink: a.Nlink,
+		Kind: kind, Mode: a.Mode & 0o7777, UID: a.UID, GID: a.GID, Nlink: a.Nlink,
 		Mtime: backup.Time{Sec: int64(a.Mtime.Sec), Nsec: a.Mtime.Nsec}, Ctime: backup.Time{Sec: int64(a.Ctime.Sec), Nsec: a.Ctime.Nsec},
 		Inode: a.FileID, Device: a.FSID,
 	}
