@@ -4,6 +4,7 @@
 //	dsn := testenv.Postgres(t)                  // a fresh database
 //	server := testenv.NATS(t)                   // JetStream, server.Kill(), server.Restart()
 //	nodes := testenv.NATSCluster(t, 3)          // nodes[1].Kill()
+//	server := testenv.Ganesha(t, dir)           // NFS version 3, exports dir
 //	s3 := testenv.VersityGW(t)                  // or testenv.Minio(t): a fresh bucket
 //
 // Servers that accept only TLS, configured by an installation of bctl deploy (in place, for these
@@ -26,6 +27,7 @@
 //	versitygw     BCTL_VERSITYGW        e2e/tool.sh versitygw (builds the pinned version once)
 //	minio         BCTL_MINIO            e2e/tool.sh minio
 //	mc            BCTL_MC               e2e/tool.sh mc
+//	nfs-ganesha   (none)                the installed ganesha.nfsd; without it, the test is skipped
 //
 // The package is for Linux.
 package testenv

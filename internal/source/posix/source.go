@@ -79,7 +79,7 @@ func (s *Source) Open(ctx context.Context, rawURL string) (source.Tree, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	top, snapshot, err := cutSnapshot(rawURL)
+	top, snapshot, err := source.CutSnapshot(rawURL)
 	if err != nil {
 		return nil, err
 	}

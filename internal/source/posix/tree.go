@@ -29,8 +29,8 @@ const (
 // A tree holds the descriptor of its root. Directories and files have their own, and may outlive
 // the tree.
 type tree struct {
-	path      string    // as the operator named it
-	snapshot  *snapshot // the source snapshot that the tree is; nil: none
+	path      string           // as the operator named it
+	snapshot  *source.Snapshot // the source snapshot that the tree is; nil: none
 	device    uint64
 	identity  backup.Root
 	network   bool // the file system is on another machine
@@ -77,7 +77,7 @@ func (t *tree) OpenDirectory(ctx context.Context, path string) (source.Directory
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := checkPath(path); err != nil {
+	if err := source.CheckPath(path); err != nil {
 		return nil, err
 	}
 	s := scratches.Get().(*scratch)
@@ -128,22 +128,6 @@ func (t *tree) isOtherDevice(s *scratch, fd int) bool {
 		return true
 	}
 	return s.device() != device
-}
-
-// checkPath refuses strings that cannot be a path below the root.
-func checkPath(path string) error {
-	if path == "" {
-		return nil
-	}
-	for name := range strings.SplitSeq(path, "/") {
-		if name == ".." {
-			return fmt.Errorf("path %q: %w", path, backup.ErrOutside)
-		}
-		if name == "" || name == "." || strings.IndexByte(name, 0) >= 0 {
-			return fmt.Errorf("path %q: %w", path, backup.ErrInvalid)
-		}
-	}
-	return nil
 }
 
 // openDirectory opens path, in pieces if it is longer than PATH_MAX.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -132,6 +133,9 @@ func (s *suite) testCheck(t *testing.T) {
 		}, other},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if strings.Contains(name, " over") {
+				s.needMounts(t)
+			}
 			dir := filepath.Join(s.dir(t), "root")
 			treetest.Make(t, dir, treetest.Tree{"sub/file": treetest.File("x")})
 			tree := s.open(t, dir)
@@ -148,6 +152,7 @@ func (s *suite) testCheck(t *testing.T) {
 // A mounted root no longer exists after it is unmounted, although files that were opened in it can
 // still be read.
 func (s *suite) testCheckUnmounted(t *testing.T) {
+	s.needMounts(t)
 	for name, mount := range s.mounts() {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(s.dir(t), "root")
@@ -167,6 +172,14 @@ func (s *suite) testCheckUnmounted(t *testing.T) {
 	}
 }
 
+// needMounts skips a test of mounts.
+func (s *suite) needMounts(t *testing.T) {
+	t.Helper()
+	if !s.has(Mounts) {
+		t.Skip("the source does not notice mounts")
+	}
+}
+
 // mounts returns the ways to mount something at a directory.
 func (s *suite) mounts() map[string]func(t testing.TB, dir string) (unmount func()) {
 	return map[string]func(t testing.TB, dir string) func(){
@@ -183,6 +196,7 @@ func (s *suite) mounts() map[string]func(t testing.TB, dir string) (unmount func
 
 // A directory has the flag Boundary if a file system begins there, and no other entry has it.
 func (s *suite) testBoundary(t *testing.T) {
+	s.needMounts(t)
 	for name, mount := range s.mounts() {
 		t.Run(name, func(t *testing.T) {
 			if name == "bind" && !s.has(Binds) {
@@ -238,6 +252,7 @@ func (s *suite) testBoundaryFile(t *testing.T) {
 
 // Walkers and readers rely on CheckTree: the root, and what is mounted in the tree.
 func (s *suite) testCheckTree(t *testing.T) {
+	s.needMounts(t)
 	dir, tree := s.tree(t)
 	treetest.Make(t, dir, treetest.Tree{"mnt/below": treetest.File("x"), "sub/mnt": treetest.Dir()})
 	unmount := treetest.Tmpfs(t, filepath.Join(dir, "mnt"))

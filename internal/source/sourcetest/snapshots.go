@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,12 +22,13 @@ import (
 type snapshots struct {
 	source source.Source
 	url    func(dir string) string
+	lacks  []Feature
 }
 
 // RunSnapshots runs the part of the suite for source snapshots. url returns src's URL for a
 // directory of this machine.
-func RunSnapshots(t *testing.T, src source.Source, url func(dir string) string) {
-	s := &snapshots{src, url}
+func RunSnapshots(t *testing.T, src source.Source, url func(dir string) string, lacks ...Feature) {
+	s := &snapshots{src, url, lacks}
 	for name, test := range map[string]func(*testing.T){
 		"Resolve":         s.testResolve,
 		"AnyBytes":        s.testAnyBytes,
@@ -268,6 +270,9 @@ func (s *snapshots) testChangedInPlace(t *testing.T) {
 
 // The device of a source snapshot is the one that it is mounted from, not that of the live tree.
 func (s *snapshots) testDeviceOfItsOwn(t *testing.T) {
+	if slices.Contains(s.lacks, Mounts) {
+		t.Skip("the source does not notice mounts")
+	}
 	dir := t.TempDir()
 	mounted := filepath.Join(dir, "snap/1")
 	treetest.Make(t, dir, treetest.Tree{"snap/1": treetest.Dir()})

@@ -36,6 +36,10 @@ const (
 	Devices
 	// Binds: a bind mount is a Boundary although it is on the same device.
 	Binds
+	// Mounts: the source notices what is mounted and unmounted in a tree that it has open.
+	Mounts
+	// EarlyTimes: times before 1970.
+	EarlyTimes
 )
 
 // An Option changes the behaviour of Run.
