@@ -34,6 +34,7 @@ type restoreCommand struct {
 	targetAttributes bool
 	verify           bool
 	sync             bool
+	ignoreSpace      bool
 	verbose          bool
 	concurrency      int
 
@@ -85,6 +86,7 @@ size and time are skipped.
 	flags.BoolVar(&c.del, "delete", false, "delete files in DIR that the snapshot does not have")
 	flags.BoolVar(&c.dryRun, "dry-run", false, "print the changes, including deletions, without making them")
 	flags.BoolVar(&c.targetAttributes, "target-attributes", false, "set the attributes of the restored directory on an existing DIR")
+	flags.BoolVar(&c.ignoreSpace, "ignore-space", false, "start even if an empty DIR does not have room for the files")
 	flags.BoolVar(&c.sync, "sync", true, "sync the data to the disk of the target before exiting")
 	flags.BoolVar(&c.verify, "verify", false, "compare also the content of files whose size and time match")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change, and all errors")
@@ -99,6 +101,7 @@ func (c *restoreCommand) options() (restore.Options, error) {
 	o := restore.Options{
 		Overwrite: restore.Overwrite(c.overwrite), Delete: c.del, TargetAttributes: c.targetAttributes,
 		DryRun: c.dryRun, NoSync: !c.sync, Verify: c.verify, Concurrency: c.concurrency,
+		IgnoreSpace: c.ignoreSpace, Estimate: c.app.showProgress(),
 	}
 	if c.target == "" {
 		return o, usage("--target DIR is needed")
@@ -181,7 +184,7 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	o.Snapshot, o.Path, o.Pages, o.Compare = s.ID, path, s.Pages, s.Compare
+	o.Snapshot, o.Path, o.Pages, o.Compare, o.Counts = s.ID, path, s.Pages, s.Compare, s.Counts
 	if o.LeftOut, err = selection.Compile(s.Selection); err != nil {
 		return err
 	}
@@ -197,8 +200,6 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 	}
 	c.tracker = newTracker()
 	c.causes = causeCounter{term: c.app.term, all: c.verbose}
-	files, bytes := c.expect(&s, &o)
-	c.tracker.expect(backup.SnapshotID{}, files, bytes)
 	stop := c.app.animate(c.tracker.line)
 	defer stop()
 	started := time.Now()
@@ -252,16 +253,9 @@ func (c *restoreCommand) conclude(s *backup.Snapshot, path string, kind backup.K
 	return nil
 }
 
-// expect returns the amount to restore, if it is known.
-func (c *restoreCommand) expect(s *backup.Snapshot, o *restore.Options) (files, bytes int64) {
-	if o.Path != "" || o.Include != nil || o.Exclude != nil || !o.Newer.IsZero() {
-		return 0, 0
-	}
-	return s.Counts.Files, s.Counts.Bytes
-}
-
 // Progress, Change and Problem implement restore.Observer.
 func (c *restoreCommand) Progress(p restore.Progress) {
+	c.tracker.expect(backup.SnapshotID{}, p.Total.Files, p.Total.Bytes)
 	c.tracker.set(backup.SnapshotID{}, p.Files, p.Bytes, 0)
 	c.tracker.at(p.Path)
 }
