@@ -39,6 +39,8 @@ var restoreTable = map[string]tableRow{
 	"bctl restore latest --target found --include '*.odt'":                                {after: map[string]string{"found/alice/letters/draft.odt": "second", "found/alice/notes.txt": "-"}},
 	"bctl restore latest --target found --newer 24h":                                      {after: map[string]string{"found/alice/letters/draft.odt": "second", "found/alice/notes.txt": "-"}},
 	"bctl restore latest --target home":                                                   {after: map[string]string{"home/alice/letters/draft.odt": "second", "home/alice/notes.txt": "notes"}},
+	"bctl restore --filer nas1 --target new":                                              {after: map[string]string{"new/nas1/home/alice/letters/draft.odt": "second"}},
+	"bctl restore --all --target new":                                                     {after: map[string]string{"new/nas1/home/alice/notes.txt": "notes"}},
 	"bctl dump latest:alice > alice.tar":                                                  {then: "mkdir out && tar -x -f alice.tar -C out", after: map[string]string{"out/letters/draft.odt": "second"}},
 	"bctl dump latest:alice --archive zip > alice.zip":                                    {then: "python3 -m zipfile -e alice.zip out", after: map[string]string{"out/letters/draft.odt": "second"}},
 	`bctl dump latest:alice | ssh nas2 tar -x -C /home/alice --acls --xattrs-include="*"`: {after: map[string]string{"nas2/home/alice/letters/draft.odt": "second"}},

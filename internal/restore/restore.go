@@ -74,8 +74,8 @@ type Options struct {
 	// ctimes, an equal ctime does not prove that two names are one file.
 	Compare backup.Compare
 
-	// Counts are what the snapshot has; zero if they are not known. They tell whether the target has
-	// room, and how much is left to do.
+	// Counts are what the snapshot has; zero if they are not known. They tell whether the target
+	// has room, and how much is left to do.
 	Counts backup.Counts
 	// IgnoreSpace skips the check that an empty target has room for what is selected.
 	IgnoreSpace bool
@@ -221,7 +221,8 @@ type restorer struct {
 
 // Restore restores what o selects. The Summary is also valid with an error. Errors are
 // backup.ErrNotFound, ErrInvalid (the target), ErrWrongKey, ErrUnavailable, a SpaceError (nothing
-// was written), syscall.ENOSPC (the target is full), a SyncError, or the context's. Problems are not errors.
+// was written), syscall.ENOSPC (the target is full), a SyncError, or the context's. Problems are
+// not errors.
 func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, error) {
 	o.setDefaults()
 	entry, err := browse.Lookup(ctx, d.Catalog, o.Snapshot, o.Path)
