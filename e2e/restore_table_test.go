@@ -36,6 +36,7 @@ var restoreTable = map[string]tableRow{
 	"bctl restore latest:alice --target alice --overwrite if-newer":                       {after: map[string]string{"alice/notes.txt": "notes", "alice/letters/draft.odt": "mine", "alice/new": "new"}},
 	"bctl restore 3f2a:alice --target alice":                                              {after: map[string]string{"alice/notes.txt": "notes", "alice/letters/draft.odt": "first", "alice/new": "new"}},
 	"bctl restore 3f2a:alice --target alice --delete":                                     {after: map[string]string{"alice/notes.txt": "notes", "alice/letters/draft.odt": "first", "alice/new": "-"}},
+	"bctl restore latest:alice --target alice --in-place":                                 {after: map[string]string{"alice/notes.txt": "notes", "alice/letters/draft.odt": "second", "alice/new": "new"}},
 	"bctl restore latest --target found --include '*.odt'":                                {after: map[string]string{"found/alice/letters/draft.odt": "second", "found/alice/notes.txt": "-"}},
 	"bctl restore latest --target found --newer 24h":                                      {after: map[string]string{"found/alice/letters/draft.odt": "second", "found/alice/notes.txt": "-"}},
 	"bctl restore latest --target home":                                                   {after: map[string]string{"home/alice/letters/draft.odt": "second", "home/alice/notes.txt": "notes"}},

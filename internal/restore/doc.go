@@ -12,6 +12,7 @@
 //	directory.go    creates a directory, and finishes it after all work below it
 //	lettercase.go   refuses names that the target takes for the same
 //	existing.go     compares a file with what exists: create, replace or keep
+//	inplace.go      finds what differs in a file that is updated in place
 //	owners.go       gives owners the numbers that they have at the target
 //	xattrs.go       fetches attributes that are stored in chunks
 //	file.go         writes chunks, and finishes a file after its last one
@@ -51,6 +52,8 @@
 //	while a file is written         a file under a temporary name, or   written again
 //	                                one under its own name whose mtime
 //	                                is not the snapshot's
+//	while a file is updated in      the file, with old and new content  updated: its mtime is not
+//	place                                                               the snapshot's
 //	after a file is finished        the file                            kept: size and mtime match
 //	after an attribute has failed   the file, without the attribute     set: the attributes of kept
 //	                                                                    files are compared

@@ -97,7 +97,10 @@ type Options struct {
 	ProtectedInodes map[Inode]struct{}
 
 	Overwrite Overwrite // "": IfChanged
-	Delete    bool      // remove names that the snapshot does not have
+	// InPlace writes only what differs into large files that exist, instead of replacing them. It
+	// takes IfChanged or Always: an unfinished file looks newer than the snapshot's.
+	InPlace bool
+	Delete  bool // remove names that the snapshot does not have
 	// LeftOut describes what the backup left out, for the whole shard; nil means nothing. Delete
 	// keeps these paths, because the snapshot cannot bring them back.
 	LeftOut *selection.Matcher
@@ -136,6 +139,7 @@ type Action string
 const (
 	Create  Action = "create"
 	Replace Action = "replace" // also a directory that takes the place of something else
+	Update  Action = "update"  // what differs is written into the existing file
 	Keep    Action = "keep"    // equal already, or kept because of Never
 	Link    Action = "link"    // another name of a file
 	Delete  Action = "delete"

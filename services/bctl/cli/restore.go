@@ -33,6 +33,7 @@ type restoreCommand struct {
 	verify           bool
 	sync             bool
 	ignoreSpace      bool
+	inPlace          bool
 	verbose          bool
 	concurrency      int
 
@@ -94,6 +95,7 @@ fails, the others are restored all the same.`,
 	flags.BoolVar(&c.del, "delete", false, "delete files in DIR that the snapshot does not have")
 	flags.BoolVar(&c.dryRun, "dry-run", false, "print the changes, including deletions, without making them")
 	flags.BoolVar(&c.targetAttributes, "target-attributes", false, "set the attributes of the restored directory on an existing DIR")
+	flags.BoolVar(&c.inPlace, "in-place", false, "write only what differs into large files that exist, instead of replacing them")
 	flags.BoolVar(&c.ignoreSpace, "ignore-space", false, "start even if an empty DIR does not have room for the files")
 	flags.BoolVar(&c.sync, "sync", true, "sync the data to the disk of the target before exiting")
 	flags.BoolVar(&c.verify, "verify", false, "compare also the content of files whose size and time match")
@@ -109,7 +111,7 @@ func (c *restoreCommand) options() (restore.Options, error) {
 	o := restore.Options{
 		Overwrite: restore.Overwrite(c.overwrite), Delete: c.del, TargetAttributes: c.targetAttributes,
 		DryRun: c.dryRun, NoSync: !c.sync, Verify: c.verify, Concurrency: c.concurrency,
-		IgnoreSpace: c.ignoreSpace, Estimate: c.app.showProgress(),
+		IgnoreSpace: c.ignoreSpace, InPlace: c.inPlace, Estimate: c.app.showProgress(),
 	}
 	if c.target == "" && len(c.many.maps) == 0 {
 		return o, usage("--target DIR is needed")
@@ -129,6 +131,9 @@ func (c *restoreCommand) options() (restore.Options, error) {
 	case restore.Always, restore.IfChanged, restore.IfNewer, restore.Never:
 	default:
 		return o, usage("--overwrite %s is not always, if-changed, if-newer or never", c.overwrite)
+	}
+	if c.inPlace && (o.Overwrite == restore.Never || o.Overwrite == restore.IfNewer) {
+		return o, usage("--in-place needs --overwrite if-changed or always")
 	}
 	if c.included, err = watched(c.include); err != nil {
 		return o, err
