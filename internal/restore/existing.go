@@ -155,7 +155,7 @@ func same(e, have *backup.Entry) bool {
 	}
 	switch e.Kind {
 	case backup.File:
-		return e.Size == have.Size && e.Mtime == have.Mtime
+		return e.Size == have.Size && sameMtime(e, have)
 	case backup.Symlink:
 		return e.Target == have.Target
 	case backup.CharDev, backup.BlockDev:

@@ -47,7 +47,7 @@ func (f *File) openInPlace(e *backup.Entry) (err error) {
 		return err
 	}
 	f.inode = f.how.InPlace.Inode
-	if f.how.InPlace.Mtime != e.Mtime {
+	if f.how.InPlace.Mtime.Sec != e.Mtime.Sec { // the file system may not store more
 		return nil
 	}
 	r := f.dir.root
