@@ -166,7 +166,7 @@ func archiver(name, format, what string) *tool {
 // references do a part of the work only.
 func references() []*tool {
 	return []*tool{
-		// A pax archive has three more blocks a file, which make it slower, and times in nanoseconds.
+		// A pax archive has three more blocks a file, and times in nanoseconds.
 		archiver("tar+zstd", "posix", "zstd -3, one stream"),
 		archiver(gnuTar, "gnu", "the same; times in whole seconds"),
 		{name: "cp -a", what: "copies", programs: []string{"cp"}, restore: run("cp", "-a", "$TREE", "$TARGET"), reference: true, only: restore},
