@@ -101,8 +101,8 @@ func (r *restorer) contentBytes(ctx context.Context, e *backup.Entry) (bytes int
 		switch {
 		case ctx.Err() != nil:
 			return 0, context.Cause(ctx)
-		case err != nil || !ok: // the restore reports an error
-			return bytes / int64(max(e.Nlink, 1)), nil
+		case err != nil || !ok:
+			return bytes / int64(max(e.Nlink, 1)), nil //nolint:nilerr // the restore reports it
 		case list:
 			if err := r.fetch.Load(ctx, []*fetch.Refs{&refs}); err != nil {
 				return 0, err

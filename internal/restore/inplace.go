@@ -37,8 +37,7 @@ func (f *file) mayUpdate(at *target.Dir, have *backup.Entry) bool {
 		have.Nlink != 1 || have.Size <= chunk.MaxBytes || !f.needsContent() {
 		return false
 	}
-	e := f.e
-	e.Mtime = have.Mtime
+	e := &f.e
 	same := e.UID == have.UID && e.GID == have.GID && e.Mode == have.Mode && at.HasXattrs(e.Name, e.Xattrs, f.othersUnwanted())
 	return same && at.MayWrite(have)
 }

@@ -45,7 +45,10 @@ type File struct {
 func (d *Dir) Create(e *backup.Entry, how CreateOptions) (*File, error) {
 	f := &File{dir: d, name: e.Name, final: e.Name, how: how}
 	if how.InPlace != nil {
-		return f, f.openInPlace(e)
+		if err := f.openInPlace(e); err != nil {
+			return nil, err
+		}
+		return f, nil
 	}
 	if how.Temporary {
 		f.name = d.tempName(e.Name)
