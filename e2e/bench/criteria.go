@@ -112,7 +112,7 @@ func (r *report) opponent(l limit) (result, bool) {
 		}
 		return r.measured("floor walk", l.step)
 	case tar:
-		return r.measured("tar+zstd", l.step)
+		return r.measured(gnuTar, l.step)
 	case fastestSafe:
 		return r.fastestPeer(l.step, func(t *tool) bool { return t.encrypts })
 	case fastestEqual:

@@ -20,7 +20,7 @@
 //	ids/ID/…                      the same snapshots by their ids; ids/PREFIX is a symlink
 //
 // In the name of a filer or shard, "%" and "/" are written as "%25" and "%2F". The first slash of
-// an absolute path is left out, and another name of a shard begins with ".%2F" (escape).
+// an absolute path is left out, and another name of a shard begins with ".%2F" (ShardDir).
 //
 // # Nothing is read before it is looked at
 //

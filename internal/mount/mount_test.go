@@ -337,7 +337,7 @@ func TestEscape(t *testing.T) {
 	for name, want := range map[string]string{
 		"/": ".%2F%2F", "/home": "home", "/export/home": "export%2Fhome", "home": ".%2Fhome", "a/b": ".%2Fa%2Fb", "/50%": "50%25", ".": ".%2F.", "..": ".%2F..",
 	} {
-		got := escape(name)
+		got := ShardDir(name)
 		if strings.ContainsAny(got, "/\x00") || got == "." || got == ".." || got != want {
 			t.Errorf("%q: %q, want %q", name, got, want)
 		}

@@ -38,9 +38,9 @@ type level struct {
 	target       string // of a symlink
 }
 
-// escape returns the name of a shard as one of a directory. Shards with different names differ:
+// ShardDir returns the name of a shard as one of a directory. Shards with different names differ:
 // only that of an absolute path does not begin with ".%2F".
-func escape(name string) string {
+func ShardDir(name string) string {
 	if rest, ok := strings.CutPrefix(name, "/"); ok && rest != "" {
 		name = rest
 	} else {
@@ -49,10 +49,10 @@ func escape(name string) string {
 	return escaper.Replace(name)
 }
 
-// escapeFiler is escape for the name of a filer, which is no path.
-func escapeFiler(name string) string {
+// FilerDir is ShardDir for the name of a filer, which is no path.
+func FilerDir(name string) string {
 	if name == "." || name == ".." {
-		return escape(name)
+		return ShardDir(name)
 	}
 	return escaper.Replace(name)
 }
@@ -123,9 +123,9 @@ func (f *fileSystem) listShards(ctx context.Context, l *level) (items []item, er
 	seen := map[string]bool{}
 	for i := range found {
 		s := &found[i]
-		is := item{name: escapeFiler(s.Filer.Name), level: &level{kind: filerLevel, filer: s.Filer.Name}}
+		is := item{name: FilerDir(s.Filer.Name), level: &level{kind: filerLevel, filer: s.Filer.Name}}
 		if l.kind == filerLevel {
-			is = item{name: escape(s.Name), level: &level{kind: shardLevel, filer: s.Filer.Name, shard: s.Name}}
+			is = item{name: ShardDir(s.Name), level: &level{kind: shardLevel, filer: s.Filer.Name, shard: s.Name}}
 		}
 		if !seen[is.name] {
 			seen[is.name] = true

@@ -154,11 +154,15 @@ var decoder = sync.OnceValue(func() *zstd.Decoder {
 	return d
 })
 
+// decodeSlackBytes is the room after the plaintext with which zstd copies the last 128 KiB of a
+// frame, or a whole small one, in blocks of 16 bytes, and not byte by byte.
+const decodeSlackBytes = 16
+
 // decompress appends the plaintext of body to dst. It fails unless that is exactly rawLength bytes.
 func decompress(dst, body []byte, codec Codec, rawLength int) ([]byte, error) {
-	dst = slices.Grow(dst, rawLength)
-	// The capacity is limited to the length of the plaintext, because the decoder stops there.
-	out := dst[len(dst) : len(dst) : len(dst)+rawLength]
+	dst = slices.Grow(dst, rawLength+decodeSlackBytes)
+	// The capacity is limited, because the decoder stops there.
+	out := dst[len(dst) : len(dst) : len(dst)+rawLength+decodeSlackBytes]
 	var err error
 	switch codec {
 	case CodecZstd:

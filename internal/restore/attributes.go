@@ -65,7 +65,7 @@ func (d *directory) setAttributes(at *target.Dir, report target.Report) {
 // restore changed anything.
 func (d *directory) sameAttributes(at *target.Dir, others bool) bool {
 	e, had := &d.self, d.made.Before
-	return e.UID == had.UID && e.GID == had.GID && e.Mode&^d.lent == had.Mode && e.Mtime == had.Mtime && at.HasXattrs(".", e.Xattrs, others)
+	return e.UID == had.UID && e.GID == had.GID && e.Mode&^d.lent == had.Mode && sameMtime(e, had) && at.HasXattrs(".", e.Xattrs, others)
 }
 
 // putBack gives an existing directory the mode and mtime that it had before something was created
@@ -142,6 +142,6 @@ func (a Action) stays() bool { return a == Keep || a == Attributes }
 // sameAttributes reports whether the existing entry has the attributes of the snapshot.
 func (f *file) sameAttributes(at *target.Dir, have *backup.Entry) bool {
 	e := &f.e
-	return e.UID == have.UID && e.GID == have.GID && e.Mtime == have.Mtime && (e.Mode == have.Mode || e.Kind == backup.Symlink) &&
+	return e.UID == have.UID && e.GID == have.GID && sameMtime(e, have) && (e.Mode == have.Mode || e.Kind == backup.Symlink) &&
 		at.HasXattrs(e.Name, e.Xattrs, f.othersUnwanted())
 }

@@ -103,6 +103,11 @@ func (p *planner) flush(ctx context.Context) error {
 // gather turns files into wanted chunks and starts fetching them whenever they fill a bundle.
 func (p *planner) gather(ctx context.Context, files []*file) error {
 	var wants []fetch.Want
+	defer func() {
+		if len(files) > 0 {
+			files[0].old.close()
+		}
+	}()
 	for len(files) > 0 {
 		f := files[0]
 		ref, offset, list, ok, err := f.stream.Peek()
@@ -111,6 +116,7 @@ func (p *planner) gather(ctx context.Context, files []*file) error {
 			f.fail("restore", err)
 			fallthrough
 		case !ok || f.hasFailed():
+			f.endOld()
 			f.arrive() // the planner has no more chunks for it
 			files = files[1:]
 		case list:
@@ -118,6 +124,15 @@ func (p *planner) gather(ctx context.Context, files []*file) error {
 				return err
 			}
 		default:
+			there, err := f.isThere(ref, offset)
+			if err != nil {
+				f.fail("update", err)
+				continue
+			}
+			if there {
+				f.stream.Advance()
+				break
+			}
 			f.want(offset, ref.Length)
 			wants = append(wants, fetch.Want{Chunk: ref.Chunk, Length: ref.Length, Tag: offset, Sink: f})
 			f.stream.Advance()

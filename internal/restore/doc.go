@@ -4,12 +4,16 @@
 //
 //	restore.go      opens the target, runs the restore, and sums up what it did
 //	destination.go  marks, syncs and finishes the target itself
+//	space.go        refuses what an empty target has no room for
+//	amount.go       measures what is selected
 //	plan.go         reads pages of the index in walk order: directories and files
 //	flaws.go        reports entries that the snapshot does not hold as the file server had them
 //	bundle.go       collects files in bundles of bounded size, and fetches their chunks
 //	directory.go    creates a directory, and finishes it after all work below it
 //	lettercase.go   refuses names that the target takes for the same
 //	existing.go     compares a file with what exists: create, replace or keep
+//	inplace.go      finds what differs in a file that is updated in place
+//	times.go        compares times that the target may store in whole seconds
 //	owners.go       gives owners the numbers that they have at the target
 //	xattrs.go       fetches attributes that are stored in chunks
 //	file.go         writes chunks, and finishes a file after its last one
@@ -49,6 +53,8 @@
 //	while a file is written         a file under a temporary name, or   written again
 //	                                one under its own name whose mtime
 //	                                is not the snapshot's
+//	while a file is updated in      the file, with old and new content  updated: its mtime is not
+//	place                                                               the snapshot's
 //	after a file is finished        the file                            kept: size and mtime match
 //	after an attribute has failed   the file, without the attribute     set: the attributes of kept
 //	                                                                    files are compared

@@ -56,8 +56,9 @@ func (f *file) measure(ctx context.Context) error {
 		return nil
 	}
 	stream := fetch.NewRefs(f.e.Size, f.e.Content)
+	defer f.old.close()
 	for {
-		ref, _, list, ok, err := stream.Peek()
+		ref, offset, list, ok, err := stream.Peek()
 		switch {
 		case err != nil || !ok:
 			return err
@@ -68,7 +69,11 @@ func (f *file) measure(ctx context.Context) error {
 				return err
 			}
 		default:
-			f.r.bytes.Add(ref.Length)
+			if there, err := f.isThere(ref, offset); err != nil {
+				return err
+			} else if !there {
+				f.r.bytes.Add(ref.Length)
+			}
 			stream.Advance()
 		}
 	}
@@ -109,6 +114,10 @@ func (f *file) decideExisting(ctx context.Context) error {
 		if !f.r.o.DryRun {
 			at.Apply(f.e.Name, &f.e, &have, f.othersUnwanted(), f.reportAttribute)
 		}
+	case f.mayUpdate(at, &have):
+		f.action = Update
+		f.how = target.CreateOptions{Inherits: f.othersUnwanted(), InPlace: &have}
+		f.old = &oldContent{size: have.Size}
 	}
 	return nil
 }
@@ -146,7 +155,7 @@ func same(e, have *backup.Entry) bool {
 	}
 	switch e.Kind {
 	case backup.File:
-		return e.Size == have.Size && e.Mtime == have.Mtime
+		return e.Size == have.Size && sameMtime(e, have)
 	case backup.Symlink:
 		return e.Target == have.Target
 	case backup.CharDev, backup.BlockDev:

@@ -2,6 +2,7 @@ package restore
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"sync"
 	"sync/atomic"
@@ -35,6 +36,8 @@ type file struct {
 	further bool       // it is not the group's first name
 
 	xattrsLost bool // e.Xattrs could not be read
+
+	old *oldContent // of a file that is updated in place; the planner's
 
 	remaining atomic.Int64
 
@@ -119,7 +122,7 @@ func (f *file) create() (err error) {
 		return err
 	}
 	f.r.openFiles.Add(1)
-	if f.remaining.Load() > 1 {
+	if f.remaining.Load() > 1 || f.old != nil {
 		f.r.mu.Lock()
 		f.r.active[f] = struct{}{}
 		f.r.mu.Unlock()
@@ -138,11 +141,16 @@ func (f *file) arrive() {
 func (f *file) finish() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if !f.failed && f.out == nil && f.action == Update && !f.r.o.DryRun { // nothing differs
+		if err := f.create(); err != nil {
+			f.failLocked("update", err)
+		}
+	}
 	if !f.failed && f.out != nil {
 		if err := f.out.Finish(&f.e, f.end, f.reportAttribute); err != nil {
 			op := "finish"
-			if f.action == Replace {
-				op = "replace"
+			if f.action == Replace || f.action == Update {
+				op = string(f.action)
 			}
 			f.failLocked(op, err)
 			f.out = nil // Finish has removed it
@@ -217,6 +225,9 @@ func (f *file) failLocked(op string, err error) {
 		f.failed = true
 		if errors.Is(err, fs.ErrExist) {
 			err = f.dir.taken(f.e.Name, err)
+		}
+		if f.action == Update && f.out != nil {
+			err = fmt.Errorf("%w; it was updated in part", err)
 		}
 		f.report(op, err)
 	}

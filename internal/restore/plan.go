@@ -37,6 +37,7 @@ type planner struct {
 	pages    backup.PageSet // that were read
 	reported bool           // a directory was reported because its pages are missing or damaged
 	stale    bool           // everything that is restored is as an earlier snapshot had it
+	planned  Amount
 }
 
 // plan restores the entry at o.Path.
@@ -59,6 +60,7 @@ func (p *planner) plan(ctx context.Context, entry backup.Entry) error {
 			}
 		}
 	}
+	p.r.total.Store(&p.planned)
 	if err := p.flush(ctx); err != nil {
 		return err
 	}
@@ -111,8 +113,8 @@ func (p *planner) checkPages() {
 }
 
 // relative returns path relative to what is restored. It is false for a path outside that.
-func (p *planner) relative(path string) (string, bool) {
-	top := p.r.o.Path
+func (r *restorer) relative(path string) (string, bool) {
+	top := r.o.Path
 	if top == "" || path == top {
 		return strings.TrimPrefix(path, top), true
 	}
@@ -122,7 +124,7 @@ func (p *planner) relative(path string) (string, bool) {
 
 // planPage plans what the next page lists.
 func (p *planner) planPage(ctx context.Context, v *backup.PageVersion) error {
-	path, ok := p.relative(v.Path)
+	path, ok := p.r.relative(v.Path)
 	if !ok {
 		return fmt.Errorf("page of %q in a listing of %q: %w", v.Path, p.r.o.Path, backup.ErrCorrupt)
 	}
@@ -305,6 +307,8 @@ func (p *planner) planEntries(ctx context.Context, entries []backup.Entry) error
 // target.
 func (p *planner) planEntry(ctx context.Context, e *backup.Entry) error {
 	f := newFile(p.r, p.current, e)
+	p.planned.Files++
+	p.planned.Bytes += e.Size
 	if e.Kind == backup.File && e.Flags&hardlink.Missing != 0 {
 		p.r.flawed.Add(1)
 		f.fail(OpBackup, browse.ErrContentMissing)

@@ -74,6 +74,14 @@ type Options struct {
 	// ctimes, an equal ctime does not prove that two names are one file.
 	Compare backup.Compare
 
+	// Counts are what the snapshot has; zero if they are not known. They tell whether the target
+	// has room, and how much is left to do.
+	Counts backup.Counts
+	// IgnoreSpace skips the check that an empty target has room for what is selected.
+	IgnoreSpace bool
+	// Estimate measures a part of the snapshot beside its restore, for Progress.Total.
+	Estimate bool
+
 	Include Selector // nil: everything; otherwise only what it matches, and everything below
 	Exclude Selector // nil: nothing
 	// Newer restores only entries, other than directories, whose mtime is later, and the
@@ -89,7 +97,10 @@ type Options struct {
 	ProtectedInodes map[Inode]struct{}
 
 	Overwrite Overwrite // "": IfChanged
-	Delete    bool      // remove names that the snapshot does not have
+	// InPlace writes only what differs into large files that exist, instead of replacing them. It
+	// takes IfChanged or Always: an unfinished file looks newer than the snapshot's.
+	InPlace bool
+	Delete  bool // remove names that the snapshot does not have
 	// LeftOut describes what the backup left out, for the whole shard; nil means nothing. Delete
 	// keeps these paths, because the snapshot cannot bring them back.
 	LeftOut *selection.Matcher
@@ -104,6 +115,7 @@ type Options struct {
 
 	Concurrency int // maximum concurrent reads of pack ranges; 0: a few per CPU
 
+	space func(path string) (target.Space, error)           // for tests: target.SpaceAt
 	fault func(c target.Call, name string, done bool) error // for tests: see target.Options
 }
 
@@ -127,6 +139,7 @@ type Action string
 const (
 	Create  Action = "create"
 	Replace Action = "replace" // also a directory that takes the place of something else
+	Update  Action = "update"  // what differs is written into the existing file
 	Keep    Action = "keep"    // equal already, or kept because of Never
 	Link    Action = "link"    // another name of a file
 	Delete  Action = "delete"
@@ -148,6 +161,7 @@ type Progress struct {
 	Files int64 // finished, including those that were kept
 	Bytes int64 // of these files
 	Path  string
+	Total Amount // that is selected; zero: not known yet
 }
 
 // An Observer receives the events of a restore. Its methods are called from any goroutine.
@@ -205,15 +219,16 @@ type restorer struct {
 	problems, flawed, owners                                   atomic.Int64
 	done, doneBytes                                            atomic.Int64
 	openFiles, remembered                                      atomic.Int64
+
+	total atomic.Pointer[Amount] // that is selected; nil: not known yet
 }
 
 // Restore restores what o selects. The Summary is also valid with an error. Errors are
-// backup.ErrNotFound, ErrInvalid (the target), ErrWrongKey, ErrUnavailable, syscall.ENOSPC (the
-// target is full), a SyncError, or the context's. Problems are not errors.
+// backup.ErrNotFound, ErrInvalid (the target), ErrWrongKey, ErrUnavailable, a SpaceError (nothing
+// was written), syscall.ENOSPC (the target is full), a SyncError, or the context's. Problems are
+// not errors.
 func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, error) {
-	if o.Overwrite == "" {
-		o.Overwrite = IfChanged
-	}
+	o.setDefaults()
 	entry, err := browse.Lookup(ctx, d.Catalog, o.Snapshot, o.Path)
 	if err != nil {
 		return Summary{}, err
@@ -227,14 +242,23 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 	if entry.Kind != backup.Directory {
 		r.o.Delete = false // one file says nothing about its siblings
 	}
+	if r.o.selectsAll() && o.Counts.Files > 0 {
+		r.total.Store(&Amount{o.Counts.Files, o.Counts.Bytes})
+	}
+	if !o.DryRun {
+		if err := r.checkSpace(ctx, &entry); err != nil {
+			return Summary{}, err
+		}
+	}
 	if err := r.openTarget(entry.Kind == backup.Directory); err != nil {
 		return Summary{}, err
 	}
 	defer r.closeTarget()
 	r.ctx, r.abort = context.WithCancelCause(ctx)
 	defer r.abort(nil)
-	stopProgress := r.reportProgress()
+	stopProgress, stopMeasuring := r.reportProgress(), r.measureBeside(r.ctx, &entry)
 	err = r.run(r.ctx, entry)
+	stopMeasuring()
 	stopProgress()
 	if err != nil {
 		r.discardActive()
@@ -247,10 +271,22 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 		r.reportOwners()
 		err = context.Cause(r.ctx) // an error of the final steps
 	}
+	if err == nil && o.DryRun {
+		err = r.checkSpace(ctx, &entry)
+	}
 	if err == nil && !o.NoSync {
 		err = r.syncTarget()
 	}
 	return r.summary(), err
+}
+
+func (o *Options) setDefaults() {
+	if o.Overwrite == "" {
+		o.Overwrite = IfChanged
+	}
+	if o.space == nil {
+		o.space = target.SpaceAt
+	}
 }
 
 // run plans and writes until everything is done.
@@ -344,7 +380,11 @@ func (r *restorer) setPath(path string) {
 func (r *restorer) progress() Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Progress{Files: r.done.Load(), Bytes: r.doneBytes.Load(), Path: r.last}
+	p := Progress{Files: r.done.Load(), Bytes: r.doneBytes.Load(), Path: r.last}
+	if total := r.total.Load(); total != nil {
+		p.Total = *total
+	}
+	return p
 }
 
 // reportProgress reports progress to the observer ten times per second until stop is called.

@@ -38,7 +38,9 @@ const (
 	CallSetTime     Call = "utimes"
 	CallClose       Call = "close" // of a file that was written
 	CallUnlink      Call = "unlink"
-	CallSync        Call = "sync" // of a file system
+	CallPunch       Call = "punch"
+	CallSync        Call = "sync"  // of a file system
+	CallFsync       Call = "fsync" // of a file that is changed in place
 )
 
 // before returns the error that a test injects in place of the call.
@@ -116,6 +118,16 @@ func (r *Root) write(fd int, p []byte, offset int64) (int, error) {
 
 func (r *Root) truncate(fd int, size int64) error {
 	return r.change(CallTruncate, "", func() error { return unix.Ftruncate(fd, size) })
+}
+
+func (r *Root) punch(fd int, offset, length int64) error {
+	return r.change(CallPunch, "", func() error {
+		return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, length)
+	})
+}
+
+func (r *Root) syncFile(fd int, name string) error {
+	return r.change(CallFsync, name, func() error { return unix.Fsync(fd) })
 }
 
 // close closes a file that was written. The descriptor is closed even if close returns an error.

@@ -25,6 +25,8 @@ type CreateOptions struct {
 	Fresh bool
 	// Inherits is the directory's Made.Inherits.
 	Inherits bool
+	// InPlace, if not nil, is the existing file whose content is changed. It is not replaced.
+	InPlace *backup.Entry
 }
 
 // A File is a regular file that is being written. It belongs to one goroutine at a time.
@@ -35,12 +37,19 @@ type File struct {
 	how   CreateOptions
 	fd    int
 	inode uint64 // set by Park
+	wrote bool
 }
 
 // Create creates the file that e describes, without content. If the name exists and how is not
 // Temporary, the error is fs.ErrExist. The directory must stay open until Finish or Discard.
 func (d *Dir) Create(e *backup.Entry, how CreateOptions) (*File, error) {
 	f := &File{dir: d, name: e.Name, final: e.Name, how: how}
+	if how.InPlace != nil {
+		if err := f.openInPlace(e); err != nil {
+			return nil, err
+		}
+		return f, nil
+	}
 	if how.Temporary {
 		f.name = d.tempName(e.Name)
 	}
@@ -77,6 +86,7 @@ func (f *File) WriteAt(p []byte, offset int64) (int, error) {
 			return 0, err
 		}
 	}
+	f.wrote = f.wrote || len(p) > 0
 	written := 0
 	for written < len(p) {
 		n, err := f.dir.root.write(f.fd, p[written:], offset+int64(written))
@@ -124,7 +134,7 @@ func (f *File) close() error {
 
 // Finish gives the file its size (ranges that were not written are holes), attributes and name, and
 // closes it. end is the end offset of the data that was written. If Finish returns an error, it has
-// removed the file.
+// removed the file, unless it was changed in place.
 func (f *File) Finish(e *backup.Entry, end int64, report Report) error {
 	err := f.tryFinish(e, end, report)
 	if err != nil {
@@ -137,7 +147,11 @@ func (f *File) tryFinish(e *backup.Entry, end int64, report Report) error {
 	if _, err := f.WriteAt(nil, 0); err != nil { // reopens a parked file
 		return err
 	}
-	if end < e.Size {
+	if f.how.InPlace != nil {
+		if err := f.finishContent(e.Size); err != nil {
+			return err
+		}
+	} else if end < e.Size {
 		if err := f.dir.root.truncate(f.fd, e.Size); err != nil {
 			return err
 		}
@@ -156,6 +170,9 @@ func (f *File) tryFinish(e *backup.Entry, end int64, report Report) error {
 func (f *File) Discard() {
 	if f.fd >= 0 {
 		_ = f.close()
+	}
+	if f.how.InPlace != nil {
+		return // its mtime is not the snapshot's
 	}
 	if err := f.dir.Remove(f.name); err != nil && f.name == f.final {
 		_ = f.dir.root.setTimeAt(f.dir.fd, f.name, backup.TimeOf(time.Now()))

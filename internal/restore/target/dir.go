@@ -68,7 +68,7 @@ func (d *Dir) readlink(name string) (string, error) {
 func entryOf(name string, st *unix.Stat_t) backup.Entry {
 	e := backup.Entry{
 		Kind: backup.KindOfMode(st.Mode), Name: name, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Nlink: uint32(st.Nlink),
-		Mtime: mtimeOf(st),
+		Mtime: mtimeOf(st), Ctime: ctimeOf(st),
 		Inode: st.Ino, Device: st.Dev, Rdev: st.Rdev,
 	}
 	if e.Kind == backup.File {
@@ -79,6 +79,11 @@ func entryOf(name string, st *unix.Stat_t) backup.Entry {
 
 func mtimeOf(st *unix.Stat_t) backup.Time {
 	seconds, nanoseconds := st.Mtim.Unix()
+	return backup.Time{Sec: seconds, Nsec: uint32(nanoseconds)}
+}
+
+func ctimeOf(st *unix.Stat_t) backup.Time {
+	seconds, nanoseconds := st.Ctim.Unix()
 	return backup.Time{Sec: seconds, Nsec: uint32(nanoseconds)}
 }
 

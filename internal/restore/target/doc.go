@@ -23,6 +23,8 @@
 // complete, as long as the kernel kept running; after a loss of power only its content can prove
 // that. A repeated restore uses the same temporary name, and so replaces what the first run left.
 //
+// A file that is changed in place has another mtime until its content is on the disk (inplace.go).
+//
 // A new directory has mode 0700 until FinishDirectory. An existing directory in which its owner may
 // not work has additional rights until then, or until its caller restores what Made.Before holds. A
 // target that Open has created contains a mark until Unmark.

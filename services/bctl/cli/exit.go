@@ -105,7 +105,10 @@ func message(err error) string {
 // themselves name the place.
 func advice(err error) string {
 	var unwritten *restore.SyncError
+	var noRoom *restore.SpaceError
 	switch {
+	case errors.As(err, &noRoom):
+		return "; make room, select less, or give --ignore-space if the target compresses files"
 	case errors.As(err, &unwritten):
 		// --verify would not suffice: while the file system is mounted, it may read data from
 		// memory that is not on the disk.

@@ -16,7 +16,7 @@ import (
 // test, so that each new flag is checked for being a number.
 var textFlags = strings.Fields(`config mirror committer pruner cpuprofile memprofile trace progress repo worker-key committer-key identity index store nats log-level log-format
 	exclude exclude-file exclude-if-present files-from stdin-filename include filer shard label tag recipient signer as source target overwrite site compare snapshots state
-	by parquet path schedule time-zone window keep-tag object-lock name postgres store-endpoint store-kind store-region reason file role operator policy help png output dir level temp-dir replace owner type archive map-owner map-group names-from`)
+	by parquet path schedule time-zone window keep-tag object-lock name postgres store-endpoint store-kind store-region reason file role operator policy help png output dir level temp-dir replace owner type archive map-owner map-group names-from map`)
 
 // numbers are invalid values of flags that are numbers, sizes or times.
 var numbers = map[string][]string{

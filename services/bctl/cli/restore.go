@@ -5,17 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/process"
 	"github.com/bctl/bctl/internal/restore"
 	"github.com/bctl/bctl/internal/selection"
@@ -34,11 +32,14 @@ type restoreCommand struct {
 	targetAttributes bool
 	verify           bool
 	sync             bool
+	ignoreSpace      bool
+	inPlace          bool
 	verbose          bool
 	concurrency      int
 
-	tracker            *tracker
-	causes             causeCounter
+	many    manyFlags
+	tracker *tracker
+
 	included, excluded *selection.Matcher // nil: no patterns
 	ownerMap           *ownerMap          // nil: numbers as in the snapshot
 }
@@ -49,7 +50,7 @@ const maxConcurrency = 1024
 func newRestore(a *app) *cobra.Command {
 	c := &restoreCommand{app: a}
 	cmd := &cobra.Command{
-		Use:   "restore SNAPSHOT[:PATH] --target DIR",
+		Use:   "restore [SNAPSHOT[:PATH]] --target DIR",
 		Short: "Restore files from a snapshot",
 		Long: `Restores into DIR, which is created if it does not exist. The contents of the
 directory PATH (without PATH: of the tree that was backed up) go directly into
@@ -63,18 +64,27 @@ status is 3.
 To resume an interrupted restore, run it again: files that already have their
 size and time are skipped.
 
---include and --exclude are patterns as in .gitignore, relative to PATH.`,
+--include and --exclude are patterns as in .gitignore, relative to PATH.
+
+Without SNAPSHOT, --filer, --label or --all restores the last good snapshot of
+each shard that it selects (--as-of: the last one of that time), one after the
+other, into DIR/FILER/SHARD. In these names, "/" is written as %2F, and the
+first / is left out. --map restores one shard into another directory. If a shard
+fails, the others are restored all the same.`,
 		Example: `  bctl restore latest --target /tmp/restored
   bctl restore 3f2a:home/alice --target /home/alice --overwrite if-changed
   bctl restore latest:etc/hosts --target .
   bctl restore latest:projects --target /srv/projects --newer 24h
   bctl restore latest --target /srv/data --map-owner 1004:alice
-  bctl restore latest --target /srv/data --delete --dry-run`,
-		Args:              args(cobra.ExactArgs(1)),
+  bctl restore latest --target /srv/data --delete --dry-run
+  bctl restore --filer nas1 --target /mnt/new
+  bctl restore --all --as-of 2026-11-01 --target /mnt/new --map nas1:/home=/home`,
+		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: a.completePlace(&c.which),
-		RunE:              func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given[0]) },
+		RunE:              func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given) },
 	}
 	c.which.flags(a, cmd)
+	c.many.flags(cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(&c.target, "target", "t", "", "`DIR` to restore into (required)")
 	flags.StringArrayVar(&c.include, "include", nil, "restore only files that match `PATTERN` (may be repeated)")
@@ -85,6 +95,8 @@ size and time are skipped.
 	flags.BoolVar(&c.del, "delete", false, "delete files in DIR that the snapshot does not have")
 	flags.BoolVar(&c.dryRun, "dry-run", false, "print the changes, including deletions, without making them")
 	flags.BoolVar(&c.targetAttributes, "target-attributes", false, "set the attributes of the restored directory on an existing DIR")
+	flags.BoolVar(&c.inPlace, "in-place", false, "write only what differs into large files that exist, instead of replacing them")
+	flags.BoolVar(&c.ignoreSpace, "ignore-space", false, "start even if an empty DIR does not have room for the files")
 	flags.BoolVar(&c.sync, "sync", true, "sync the data to the disk of the target before exiting")
 	flags.BoolVar(&c.verify, "verify", false, "compare also the content of files whose size and time match")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change, and all errors")
@@ -99,8 +111,9 @@ func (c *restoreCommand) options() (restore.Options, error) {
 	o := restore.Options{
 		Overwrite: restore.Overwrite(c.overwrite), Delete: c.del, TargetAttributes: c.targetAttributes,
 		DryRun: c.dryRun, NoSync: !c.sync, Verify: c.verify, Concurrency: c.concurrency,
+		IgnoreSpace: c.ignoreSpace, InPlace: c.inPlace, Estimate: c.app.showProgress(),
 	}
-	if c.target == "" {
+	if c.target == "" && len(c.many.maps) == 0 {
 		return o, usage("--target DIR is needed")
 	}
 	if !c.newer.IsZero() {
@@ -118,6 +131,9 @@ func (c *restoreCommand) options() (restore.Options, error) {
 	case restore.Always, restore.IfChanged, restore.IfNewer, restore.Never:
 	default:
 		return o, usage("--overwrite %s is not always, if-changed, if-newer or never", c.overwrite)
+	}
+	if c.inPlace && (o.Overwrite == restore.Never || o.Overwrite == restore.IfNewer) {
+		return o, usage("--in-place needs --overwrite if-changed or always")
 	}
 	if c.included, err = watched(c.include); err != nil {
 		return o, err
@@ -163,9 +179,25 @@ func unmatched(m *selection.Matcher, kind backup.Kind) []string {
 	return m.Unmatched()
 }
 
-func (c *restoreCommand) run(ctx context.Context, arg string) error {
+// A restoring is the restore of one snapshot. It implements restore.Observer.
+type restoring struct {
+	*restoreCommand
+	snapshot backup.Snapshot
+	path     string      // in the snapshot
+	kind     backup.Kind // of what is at path
+	target   string
+	label    string // of the shard, if several are restored
+	causes   causeCounter
+	sum      restore.Summary
+	elapsed  time.Duration
+}
+
+func (c *restoreCommand) run(ctx context.Context, given []string) error {
 	o, err := c.options()
 	if err != nil {
+		return err
+	}
+	if err := c.many.check(c, given); err != nil {
 		return err
 	}
 	r, err := c.app.openRepository(ctx, toRead)
@@ -173,7 +205,12 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 		return err
 	}
 	defer r.close()
-	s, path, entry, err := c.which.place(ctx, c.app, r.index, arg)
+	list := make([]*restoring, 1)
+	if len(given) == 0 {
+		list, err = c.many.list(ctx, c, r.index)
+	} else {
+		list[0], err = c.single(ctx, r.index, given[0])
+	}
 	if err != nil {
 		return err
 	}
@@ -181,62 +218,100 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	o.Snapshot, o.Path, o.Pages, o.Compare = s.ID, path, s.Pages, s.Compare
+	deps := restore.Deps{Catalog: r.index, Store: r.store, Repository: r.object.ID, Opener: opener, HashKey: key}
+	c.tracker = newTracker()
+	stop := c.app.animate(c.tracker.line)
+	defer stop()
+	if len(given) == 0 {
+		return c.restoreMany(ctx, r.index, deps, o, list)
+	}
+	err = list[0].restore(ctx, r.index, deps, o)
+	stop()
+	list[0].causes.end(allErrors)
+	if err != nil {
+		c.hintAtResuming(err)
+		return err
+	}
+	return list[0].conclude()
+}
+
+// allErrors ends the list of the first errors.
+const allErrors = "bctl restore -v prints all errors; so does --json."
+
+func (c *restoreCommand) hintAtResuming(err error) {
+	if errors.Is(err, process.ErrInterrupted) {
+		c.app.term.println("To resume, run the same command again; finished files are skipped.")
+	}
+}
+
+// single returns the restore of the only place that is given.
+func (c *restoreCommand) single(ctx context.Context, i index.Catalog, arg string) (*restoring, error) {
+	s, path, entry, err := c.which.place(ctx, c.app, i, arg)
+	if err != nil {
+		return nil, err
+	}
+	return &restoring{restoreCommand: c, snapshot: s, path: path, kind: entry.Kind, target: c.target}, nil
+}
+
+// restore restores the snapshot with the given options, which are those of all snapshots.
+func (x *restoring) restore(ctx context.Context, i index.Index, deps restore.Deps, o restore.Options) (err error) {
+	s := &x.snapshot
+	o.Snapshot, o.Path, o.Target, o.Pages, o.Compare, o.Counts = s.ID, x.path, x.target, s.Pages, s.Compare, s.Counts
 	if o.LeftOut, err = selection.Compile(s.Selection); err != nil {
 		return err
 	}
-	if err := c.protect(&o, r.object.ID); err != nil {
+	if err := x.protect(&o, deps.Repository); err != nil {
 		return err
 	}
-	if !c.dryRun {
-		end, err := c.app.beginReading(ctx, r.index, s.ID)
+	if !x.dryRun {
+		end, err := x.app.beginReading(ctx, i, s.ID)
 		if err != nil {
 			return err
 		}
 		defer end()
 	}
-	c.tracker = newTracker()
-	c.causes = causeCounter{term: c.app.term, all: c.verbose}
-	files, bytes := c.expect(&s, &o)
-	c.tracker.expect(backup.SnapshotID{}, files, bytes)
-	stop := c.app.animate(c.tracker.line)
-	defer stop()
+	x.causes = causeCounter{term: x.app.term, all: x.verbose, label: x.label}
 	started := time.Now()
-	sum, err := restore.Restore(ctx, restore.Deps{Catalog: r.index, Store: r.store, Repository: r.object.ID, Opener: opener, HashKey: key}, o, c)
-	stop()
-	c.causes.end("bctl restore -v prints all errors; so does --json.")
-	if err != nil {
-		if errors.Is(err, process.ErrInterrupted) {
-			c.app.term.println("To resume, run the same command again; finished files are skipped.")
-		}
-		return err
-	}
-	return c.conclude(&s, path, entry.Kind, &sum, time.Since(started))
+	x.sum, err = restore.Restore(ctx, deps, o, x)
+	x.elapsed = time.Since(started)
+	return err
 }
 
 // protect excludes the repository's own files from the restore, and prints them.
-func (c *restoreCommand) protect(o *restore.Options, id backup.RepositoryID) error {
-	paths, err := c.app.keptPaths(id)
+func (x *restoring) protect(o *restore.Options, id backup.RepositoryID) error {
+	paths, err := x.app.keptPaths(id)
 	if err != nil {
 		return err
 	}
-	if o.Protected, err = leftOut(paths, c.target); err != nil {
+	if o.Protected, err = leftOut(paths, x.target); err != nil {
 		return err
 	}
 	for _, own := range o.Protected {
-		c.app.note("%s belongs to the repository and is skipped", display(filepath.Join(c.target, own)))
+		x.app.note("%s belongs to the repository and is skipped", display(filepath.Join(x.target, own)))
 	}
 	o.ProtectedInodes = inodesOf(paths)
 	return nil
 }
 
-// conclude reports what was restored, and the patterns that matched nothing.
-func (c *restoreCommand) conclude(s *backup.Snapshot, path string, kind backup.Kind, sum *restore.Summary, elapsed time.Duration) error {
-	noInclude, noExclude := unmatched(c.included, kind), unmatched(c.excluded, kind)
-	if err := c.summary(s, sum, elapsed, slices.Concat(noInclude, noExclude)); err != nil {
+// conclude reports what the only restore did, and the patterns that matched nothing.
+func (x *restoring) conclude() error {
+	noInclude, noExclude := unmatched(x.included, x.kind), unmatched(x.excluded, x.kind)
+	if err := x.summary(slices.Concat(noInclude, noExclude)); err != nil {
 		return err
 	}
-	root := cmp.Or(display(path), "the tree that was backed up")
+	root := cmp.Or(display(x.path), "the tree that was backed up")
+	if err := x.noteUnmatched(root, noInclude, noExclude); err != nil {
+		return err
+	}
+	if x.sum.Problems > 0 {
+		return errIncomplete
+	}
+	return nil
+}
+
+// noteUnmatched reports the patterns that matched nothing below root. It fails if --include matched
+// nothing at all.
+func (c *restoreCommand) noteUnmatched(root string, noInclude, noExclude []string) error {
 	c.app.noteUnmatched("exclude", root, noExclude)
 	if len(noInclude) > 0 && len(noInclude) == len(c.include) {
 		what := "nothing was restored: --include matched nothing"
@@ -246,126 +321,38 @@ func (c *restoreCommand) conclude(s *backup.Snapshot, path string, kind backup.K
 		return fmt.Errorf("%s; patterns are relative to %s, which bctl ls -R lists", what, root)
 	}
 	c.app.noteUnmatched("include", root, noInclude)
-	if sum.Problems > 0 {
-		return errIncomplete
-	}
 	return nil
 }
 
-// expect returns the amount to restore, if it is known.
-func (c *restoreCommand) expect(s *backup.Snapshot, o *restore.Options) (files, bytes int64) {
-	if o.Path != "" || o.Include != nil || o.Exclude != nil || !o.Newer.IsZero() {
-		return 0, 0
-	}
-	return s.Counts.Files, s.Counts.Bytes
-}
-
 // Progress, Change and Problem implement restore.Observer.
-func (c *restoreCommand) Progress(p restore.Progress) {
-	c.tracker.set(backup.SnapshotID{}, p.Files, p.Bytes, 0)
-	c.tracker.at(p.Path)
+func (x *restoring) Progress(p restore.Progress) {
+	if p.Total.Files > 0 {
+		x.tracker.expect(x.snapshot.ID, p.Total.Files, p.Total.Bytes)
+	}
+	x.tracker.set(x.snapshot.ID, p.Files, p.Bytes, 0)
+	x.tracker.at(p.Path)
 }
 
-func (c *restoreCommand) Change(ch restore.Change) {
-	if !c.verbose && !c.dryRun || ch.Action == restore.Keep && !c.verbose {
+func (x *restoring) Change(ch restore.Change) {
+	if !x.verbose && !x.dryRun || ch.Action == restore.Keep && !x.verbose {
 		return
 	}
 	path := cmp.Or(ch.Path, ".") // the target itself
-	c.app.printChange(string(ch.Action), "", path, ch.Size)
+	shard := ""
+	if x.label != "" {
+		shard = x.snapshot.Shard.Name
+	}
+	x.app.printChange(string(ch.Action), shard, path, ch.Size)
 }
 
-func (c *restoreCommand) Problem(p backup.Problem) {
-	if c.app.json {
-		c.app.print(problemJSON(p))
+func (x *restoring) Problem(p backup.Problem) {
+	if !x.app.json {
+		x.causes.problem(p)
 		return
 	}
-	c.causes.problem(p)
-}
-
-func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elapsed time.Duration, unmatched []string) error {
-	if c.app.json {
-		users, groups := c.ownerMap.unknown()
-		return c.app.print(struct {
-			Type           string   `json:"type"`
-			Snapshot       string   `json:"snapshot"`
-			Target         string   `json:"target"`
-			DryRun         bool     `json:"dry_run"`
-			Files          int64    `json:"files"`
-			Links          int64    `json:"links"`
-			Directories    int64    `json:"directories"`
-			Kept           int64    `json:"kept"`
-			KeptDirs       int64    `json:"kept_directories"`
-			Attributes     int64    `json:"attributes"`
-			Deleted        int64    `json:"deleted"`
-			Bytes          int64    `json:"bytes"`
-			KeptBytes      int64    `json:"kept_bytes"`
-			Errors         int64    `json:"errors"`
-			Flawed         int64    `json:"flawed"`
-			ElapsedSeconds float64  `json:"elapsed_seconds"`
-			Unmatched      []string `json:"unmatched_patterns,omitempty"`
-			UnknownUsers   []string `json:"unknown_users,omitempty"`
-			UnknownGroups  []string `json:"unknown_groups,omitempty"`
-		}{"summary", s.ID.String(), c.target, c.dryRun, sum.Files, sum.Links, sum.Directories, sum.Kept, sum.KeptDirs, sum.Attributes, sum.Deleted,
-			sum.Bytes, sum.KeptBytes, sum.Problems, sum.Flawed, elapsed.Seconds(), unmatched, users, groups})
+	object := problemJSON(p)
+	if x.label != "" {
+		object.Snapshot = x.snapshot.ID.String()
 	}
-	return c.summaryText(s, sum, elapsed)
-}
-
-// summaryText prints what a person asks, with errors first, and leaves out what is zero.
-func (c *restoreCommand) summaryText(s *backup.Snapshot, sum *restore.Summary, elapsed time.Duration) error {
-	var b strings.Builder
-	if sum.Problems > 0 {
-		b.WriteString(counted(sum.Problems, "error"))
-		switch sum.Flawed {
-		case sum.Problems:
-			b.WriteString(", recorded when the snapshot was taken; another snapshot may have more")
-		case 0:
-			b.WriteString(": not everything was restored (docs/restore.md explains the errors)")
-		default:
-			fmt.Fprintf(&b, ", of which %s recorded when the snapshot was taken; another\nsnapshot may have more", wasWere(sum.Flawed))
-		}
-		b.WriteString("\n")
-	}
-	verb := "restored"
-	if c.dryRun {
-		verb = "would restore"
-	}
-	fmt.Fprintf(&b, "%s %s", verb, counted(sum.Files, "file"))
-	if sum.Links > 0 {
-		b.WriteString(", " + counted(sum.Links, "hard link"))
-	}
-	if sum.Directories > 0 {
-		b.WriteString(", " + counted(sum.Directories, "directory"))
-	}
-	fmt.Fprintf(&b, " (%s) from snapshot %s in %.1f s\n", size(sum.Bytes), s.ID.Short(), elapsed.Seconds())
-	if rest := c.rest(sum); len(rest) > 0 {
-		b.WriteString(strings.Join(rest, ", ") + "\n")
-	}
-	_, err := io.WriteString(c.app.out, b.String())
-	return err
-}
-
-// rest returns what a restore did besides restoring.
-func (c *restoreCommand) rest(sum *restore.Summary) (parts []string) {
-	if sum.Kept+sum.KeptDirs > 0 {
-		text := "skipped " + counted(sum.Kept, "file")
-		if sum.KeptDirs > 0 {
-			text += " and " + counted(sum.KeptDirs, "directory")
-		}
-		parts = append(parts, fmt.Sprintf("%s (%s)", text, size(sum.KeptBytes)))
-	}
-	if sum.Attributes > 0 {
-		parts = append(parts, "set attributes of "+humanize.Comma(sum.Attributes))
-	}
-	if c.del || sum.Deleted > 0 {
-		parts = append(parts, "deleted "+humanize.Comma(sum.Deleted))
-	}
-	return parts
-}
-
-func wasWere(n int64) string {
-	if n == 1 {
-		return "1 was"
-	}
-	return humanize.Comma(n) + " were"
+	x.app.print(object)
 }

@@ -101,12 +101,12 @@ var badFlags = map[string]string{
 	"stat-rate": "fast", "floor": "101", "drill": "sometimes", "role": "cook", "reason": "", "file": "", "store-region": "", "bytes": "all", "min-bytes": "huge", "min-snapshots": "0", "operators": "0", "operator": "", "signer": "me", "policy": "",
 	"keep-deleted": "long", "allow-delete": "huge", "as-of": "yesterday", "replace": "repository",
 	"packs": "0", "png": "", "output": "", "dir": "", "shares": "1", "needed": "1", "archive": "rar",
-	"map-owner": "1000", "map-group": "1:4294967295", "names-from": "/nowhere",
+	"map-owner": "1000", "map-group": "1:4294967295", "names-from": "/nowhere", "map": "nas1:/home",
 }
 
 // requiredFlags are the flags that a command requires before it checks others.
 var requiredFlags = map[string][]string{
-	"bctl restore": {"--target", "out"}, "bctl policy set": {"--schedule", "@daily"},
+	"bctl restore": {"--target", "out", "--filer", "x"}, "bctl policy set": {"--schedule", "@daily"},
 	"bctl deploy init": {"--nats", "a", "--postgres", "b", "--store", "s3://bucket/x", "--store-kind", "minio", "--store-endpoint", "https://s3"},
 	"bctl backup":      {"--filer", "x"},
 }
