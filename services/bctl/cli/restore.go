@@ -13,9 +13,11 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/instant"
 	"github.com/bctl/bctl/internal/process"
 	"github.com/bctl/bctl/internal/restore"
 	"github.com/bctl/bctl/internal/selection"
@@ -35,7 +37,9 @@ type restoreCommand struct {
 	verify           bool
 	sync             bool
 	verbose          bool
+	instant          bool
 	concurrency      int
+	given            *pflag.FlagSet
 
 	tracker            *tracker
 	causes             causeCounter
@@ -63,19 +67,26 @@ status is 3.
 To resume an interrupted restore, run it again: files that already have their
 size and time are skipped.
 
---include and --exclude are patterns as in .gitignore, relative to PATH.`,
+--include and --exclude are patterns as in .gitignore, relative to PATH.
+
+With --instant, a new or empty DIR can be used at once: it is mounted, content is
+fetched when it is read, and everything is restored in the background. When all
+is there and no process uses DIR, it becomes a plain directory. This needs root
+and FUSE.`,
 		Example: `  bctl restore latest --target /tmp/restored
   bctl restore 3f2a:home/alice --target /home/alice --overwrite if-changed
   bctl restore latest:etc/hosts --target .
   bctl restore latest:projects --target /srv/projects --newer 24h
   bctl restore latest --target /srv/data --map-owner 1004:alice
-  bctl restore latest --target /srv/data --delete --dry-run`,
+  bctl restore latest --target /srv/data --delete --dry-run
+  bctl restore latest --target /srv/data --instant`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completePlace(&c.which),
 		RunE:              func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given[0]) },
 	}
 	c.which.flags(a, cmd)
 	flags := cmd.Flags()
+	c.given = flags
 	flags.StringVarP(&c.target, "target", "t", "", "`DIR` to restore into (required)")
 	flags.StringArrayVar(&c.include, "include", nil, "restore only files that match `PATTERN` (may be repeated)")
 	flags.StringArrayVar(&c.exclude, "exclude", nil, "skip files that match `PATTERN` (may be repeated)")
@@ -87,6 +98,7 @@ size and time are skipped.
 	flags.BoolVar(&c.targetAttributes, "target-attributes", false, "set the attributes of the restored directory on an existing DIR")
 	flags.BoolVar(&c.sync, "sync", true, "sync the data to the disk of the target before exiting")
 	flags.BoolVar(&c.verify, "verify", false, "compare also the content of files whose size and time match")
+	flags.BoolVar(&c.instant, "instant", false, "mount DIR, so that it can be used while it is restored")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change, and all errors")
 	_ = cmd.RegisterFlagCompletionFunc("overwrite", cobra.FixedCompletions([]string{
 		string(restore.Always), string(restore.IfChanged), string(restore.IfNewer), string(restore.Never),
@@ -102,6 +114,9 @@ func (c *restoreCommand) options() (restore.Options, error) {
 	}
 	if c.target == "" {
 		return o, usage("--target DIR is needed")
+	}
+	if err := c.checkInstant(); err != nil {
+		return o, err
 	}
 	if !c.newer.IsZero() {
 		o.Newer = backup.TimeOf(c.newer)
@@ -202,7 +217,8 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 	stop := c.app.animate(c.tracker.line)
 	defer stop()
 	started := time.Now()
-	sum, err := restore.Restore(ctx, restore.Deps{Catalog: r.index, Store: r.store, Repository: r.object.ID, Opener: opener, HashKey: key}, o, c)
+	d := instant.Deps{Catalog: r.index, Store: r.store, Repository: r.object.ID, Opener: opener, HashKey: key}
+	sum, err := c.restore(ctx, &d, &o)
 	stop()
 	c.causes.end("bctl restore -v prints all errors; so does --json.")
 	if err != nil {
