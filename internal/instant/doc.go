@@ -21,6 +21,7 @@
 //	.bctl-instant/tree      what package restore has restored
 //	.bctl-instant/snapshot  which snapshot it is
 //	.bctl-instant/plan      the plan; from then on, nothing is mounted any more
+//	.bctl-instant/stepped   the plan, when upper has everything
 //
 // An overlayfs over the target shows upper above view. The kernel copies a file into upper before
 // it is changed, and notes there what was deleted or renamed. The restore writes into tree, which

@@ -74,7 +74,7 @@ func Run(ctx context.Context, d Deps, o Options, obs Observer) (Summary, error) 
 		return Summary{}, err
 	}
 	var sum Summary
-	if !p.has(planName) {
+	if !p.isRestored() {
 		s := &session{place: p, d: d, o: o, obs: obs}
 		if sum, err = s.run(ctx); err != nil {
 			return sum, err

@@ -23,13 +23,29 @@ const renamedSuffix = "-renamed"
 type merger struct {
 	place       *place
 	upper, tree parents
+	stepped     bool // all steps of the plan were carried out before
+
+	fault func() error // for tests: called before each change
+}
+
+// change returns the error that a test injects in place of a change.
+func (m *merger) change() error {
+	if m.fault == nil {
+		return nil
+	}
+	return m.fault()
 }
 
 // run makes one tree, and moves it into the target. It returns the number of problems that the
 // restore had.
 func (m *merger) run(ctx context.Context, sync bool) (problems int64, err error) {
 	p := m.place
-	f, err := os.Open(p.in(planName))
+	m.stepped = !p.has(planName)
+	name := planName
+	if m.stepped {
+		name = steppedName
+	}
+	f, err := os.Open(p.in(name))
 	if err != nil {
 		return 0, err
 	}
@@ -53,11 +69,17 @@ func (m *merger) run(ctx context.Context, sync bool) (problems int64, err error)
 	defer m.upper.close()
 	defer m.tree.close()
 	problems, top, err := m.steps(ctx, f)
+	if err == nil && !m.stepped {
+		err = os.Rename(p.in(planName), p.in(steppedName))
+	}
 	if err == nil {
 		err = m.moveUp(ctx, upper, top)
 	}
 	if err == nil && sync {
 		err = unix.Syncfs(p.fd)
+	}
+	if err == nil {
+		err = m.change()
 	}
 	if err == nil {
 		err = p.remove()
@@ -73,7 +95,7 @@ func (m *merger) readProblems(f io.Reader, err error) (int64, error) {
 	return h.Problems, errors.Join(err, json.NewDecoder(bufio.NewReader(f)).Decode(&h))
 }
 
-// steps carries out all steps. top is the time of the top directory, if it has changed.
+// steps carries out all steps, unless that was done. top is the time of the top directory.
 func (m *merger) steps(ctx context.Context, f io.Reader) (problems int64, top backup.Time, err error) {
 	in := json.NewDecoder(bufio.NewReader(f))
 	var h header
@@ -93,6 +115,9 @@ func (m *merger) steps(ctx context.Context, f io.Reader) (problems int64, top ba
 		if s.Do == doTime && len(s.At) == 0 {
 			top = s.Time
 		}
+		if m.stepped {
+			continue
+		}
 		if err := m.step(&s); err != nil {
 			return h.Problems, top, fmt.Errorf("%s %q: %w", s.Do, s.At, err)
 		}
@@ -100,6 +125,9 @@ func (m *merger) steps(ctx context.Context, f io.Reader) (problems int64, top ba
 }
 
 func (m *merger) step(s *step) error {
+	if err := m.change(); err != nil {
+		return err
+	}
 	at := string(s.At)
 	if s.Do == doTime {
 		fd, err := openBelow(m.upper.root, at)
@@ -203,6 +231,9 @@ func (m *merger) moveUp(ctx context.Context, upper int, top backup.Time) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		if err := m.change(); err != nil {
+			return err
+		}
 		err := unix.Renameat2(upper, name, p.fd, name, unix.RENAME_NOREPLACE)
 		if errors.Is(err, unix.EEXIST) { // root made it after the unmounting, or it is the private directory
 			to := name + renamedSuffix
@@ -213,6 +244,9 @@ func (m *merger) moveUp(ctx context.Context, upper int, top backup.Time) error {
 			return fmt.Errorf("%q: %w", name, err)
 		}
 	}
+	if err := m.change(); err != nil {
+		return err
+	}
 	copyAttributes(upper, p.fd, p.attribute)
 	if err := setTime(p.fd, top); err != nil {
 		p.attribute("set time", err)
@@ -220,13 +254,13 @@ func (m *merger) moveUp(ctx context.Context, upper int, top backup.Time) error {
 	return os.Remove(p.in(upperName))
 }
 
-// remove removes the private directory. The plan goes last: it says that nothing is missing.
+// remove removes the private directory. The file of the plan goes last: it says that nothing is missing.
 func (p *place) remove() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(p.fd, &st); err != nil {
 		return err
 	}
-	for _, name := range []string{treeName, workName, viewName, upperName + newSuffix, snapshotName + newSuffix, snapshotName, planName + newSuffix, planName} {
+	for _, name := range []string{treeName, workName, viewName, upperName + newSuffix, snapshotName + newSuffix, snapshotName, planName + newSuffix, planName, steppedName} {
 		if err := os.RemoveAll(p.in(name)); err != nil {
 			return err
 		}

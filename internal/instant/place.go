@@ -29,6 +29,7 @@ const (
 	treeName     = "tree"
 	snapshotName = "snapshot"
 	planName     = "plan"
+	steppedName  = "stepped" // the plan, when all its steps were carried out
 	newSuffix    = ".new" // of what is not finished
 )
 
@@ -55,35 +56,38 @@ type subject struct {
 }
 
 // openPlace opens or creates the target, and locks it.
-func openPlace(path string, obs Observer) (p *place, err error) {
-	p = &place{fd: -1, private: -1, obs: obs}
-	defer func() {
-		if err != nil {
-			p.close()
-		}
-	}()
+func openPlace(path string, obs Observer) (*place, error) {
+	p := &place{fd: -1, private: -1, obs: obs}
+	if err := p.open(path); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *place) open(path string) (err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		p.created = true
 		if err := os.MkdirAll(path, 0o700); err != nil {
-			return nil, fmt.Errorf("make target %s: %w", path, err)
+			return fmt.Errorf("make target %s: %w", path, err)
 		}
 	}
 	if p.path, err = filepath.Abs(path); err == nil {
 		p.path, err = filepath.EvalSymlinks(p.path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("target: %w", err)
+		return fmt.Errorf("target: %w", err)
 	}
 	if err := endKilled(p.path); err != nil {
-		return nil, err
+		return err
 	}
 	if p.fd, err = unix.Open(p.path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
 		if errors.Is(err, unix.ENOTDIR) {
 			err = fmt.Errorf("it is not a directory: %w", backup.ErrInvalid)
 		}
-		return nil, fmt.Errorf("target %s: %w", path, err)
+		return fmt.Errorf("target %s: %w", path, err)
 	}
-	return p, p.openPrivate()
+	return p.openPrivate()
 }
 
 // openPrivate opens or creates the private directory.
@@ -112,7 +116,7 @@ func (p *place) openPrivate() error {
 	if err := unix.Flock(p.private, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		return &runningError{p.path}
 	}
-	if len(names) > 1 && !p.has(planName) {
+	if len(names) > 1 && !p.isRestored() {
 		return fmt.Errorf("target %s has more in it than an interrupted restore: %w", p.path, backup.ErrInvalid)
 	}
 	return nil
@@ -186,6 +190,9 @@ func (p *place) has(name string) bool {
 	var st unix.Stat_t
 	return unix.Fstatat(p.private, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
+
+// isRestored reports whether nothing is missing, and nothing is mounted any more.
+func (p *place) isRestored() bool { return p.has(planName) || p.has(steppedName) }
 
 // problem reports something that could not be restored.
 func (p *place) problem(path, op string, err error) {

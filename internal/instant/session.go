@@ -219,7 +219,7 @@ func (s *session) unmount(ctx context.Context, complete bool) error {
 		case !errors.Is(err, unix.EBUSY):
 			return fmt.Errorf("unmount %s: %w", path, err)
 		case !complete || ctx.Err() != nil:
-			return fmt.Errorf("%s stays mounted, and what is not restored yet fails there, because processes use it: fuser -vm %[1]s lists them", path)
+			return errors.Join(context.Cause(ctx), fmt.Errorf("%s stays mounted, and what was not read or changed fails there, because processes use it: fuser -vm %[1]s lists them", path))
 		case !told:
 			told = true
 			s.obs.Busy()
