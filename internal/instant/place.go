@@ -30,7 +30,7 @@ const (
 	snapshotName = "snapshot"
 	planName     = "plan"
 	steppedName  = "stepped" // the plan, when all its steps were carried out
-	newSuffix    = ".new" // of what is not finished
+	newSuffix    = ".new"    // of what is not finished
 )
 
 // source is the name of the overlay's device in /proc/self/mountinfo.

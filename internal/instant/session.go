@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"runtime"
 	"strings"
 	"time"
 
@@ -156,10 +157,35 @@ func (p *place) mount(lower int) (flags uintptr, err error) {
 	flags = uintptr(st.Flags) & (unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,redirect_dir=on,index=off,metacopy=off,xino=off",
 		procPath(lower), p.in(upperName), p.in(workName))
-	if err := unix.Mount(source, procPath(p.fd), "overlay", flags, options); err != nil {
+	err = withoutHandles(func() error { return unix.Mount(source, procPath(p.fd), "overlay", flags, options) })
+	if err != nil {
 		return 0, fmt.Errorf("mount an overlay at %s: %w (overlayfs needs a local file system, such as ext4, XFS or Btrfs; the kernel's log has details; bctl restore without --instant needs no mount)", p.path, err)
 	}
 	return flags, nil
+}
+
+// withoutHandles calls do without the capability to open files by their handles. An overlay that is
+// mounted like that neither stores nor looks up the handles of files below it. Those of the view
+// mean something else in the next run.
+func withoutHandles(do func() error) error {
+	runtime.LockOSThread()
+	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	if err := unix.Capget(&h, &have[0]); err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	without := have
+	without[0].Effective &^= 1 << unix.CAP_DAC_READ_SEARCH
+	err := unix.Capset(&h, &without[0])
+	if err == nil {
+		err = do()
+		if failed := unix.Capset(&h, &have[0]); failed != nil {
+			return errors.Join(err, failed) // the thread ends with its goroutine
+		}
+	}
+	runtime.UnlockOSThread()
+	return err
 }
 
 // shrink asks the kernel from time to time to forget names that nobody uses: a remount does.
