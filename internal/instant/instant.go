@@ -50,6 +50,8 @@ type Observer interface {
 	Unavailable(err error)
 	// Busy reports that everything is restored, and that processes use the mount.
 	Busy()
+	// Stays reports that the run ends, and that processes use the mount, which stays.
+	Stays()
 }
 
 // A Summary is that of the restore. If an earlier run has restored everything, it has only that

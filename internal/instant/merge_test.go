@@ -24,6 +24,7 @@ func (n *noted) Change(restore.Change)     {}
 func (n *noted) Problem(p backup.Problem)  { n.problems = append(n.problems, p) }
 func (n *noted) Mounted() error            { return nil }
 func (n *noted) Unavailable(error)         {}
+func (n *noted) Stays()                    {}
 func (n *noted) Busy()                     {}
 
 // users is what users do in the mounted target.

@@ -92,6 +92,10 @@ func (p *place) open(path string) (err error) {
 
 // openPrivate opens or creates the private directory.
 func (p *place) openPrivate() error {
+	var before unix.Stat_t
+	if err := unix.Fstat(p.fd, &before); err != nil {
+		return fmt.Errorf("target %s: %w", p.path, err)
+	}
 	_ = unix.Unlinkat(p.fd, Private, unix.AT_REMOVEDIR) // an empty one says nothing
 	names, err := namesIn(p.fd)
 	if err != nil {
@@ -100,10 +104,13 @@ func (p *place) openPrivate() error {
 	p.fresh = !slices.Contains(names, Private)
 	switch {
 	case len(names) > 0 && p.fresh:
-		return fmt.Errorf("target %s is not empty: %w (bctl restore --instant needs a new or empty directory)", p.path, backup.ErrInvalid)
+		return fmt.Errorf("target %s is not empty, and bctl restore --instant needs a new or empty directory: %w", p.path, backup.ErrInvalid)
 	case p.fresh:
 		if err := unix.Mkdirat(p.fd, Private, 0o700); err != nil {
 			return fmt.Errorf("write to target %s: %w", p.path, err)
+		}
+		if err := setTime(p.fd, backup.Time{Sec: before.Mtim.Sec, Nsec: uint32(before.Mtim.Nsec)}); err != nil {
+			return fmt.Errorf("target %s: %w", p.path, err)
 		}
 	}
 	if p.private, err = openIn(p.fd, Private); err != nil {

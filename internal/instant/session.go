@@ -69,8 +69,11 @@ func (s *session) run(ctx context.Context) (sum Summary, err error) {
 		sum, err = s.fill(ctx)
 		stop()
 	}
-	busy := s.unmount(ctx, err == nil)
-	return sum, errors.Join(err, busy, s.stopView(busy != nil))
+	stays, failed := s.unmount(ctx, err == nil)
+	if stays {
+		s.obs.Stays()
+	}
+	return sum, errors.Join(err, failed, s.stopView(stays))
 }
 
 // startView mounts the view, and opens what is restored in it.
@@ -235,17 +238,19 @@ func (e *namedError) Unwrap() error { return e.error }
 
 // unmount unmounts the overlay. If everything is restored, it waits until no process uses it.
 // Otherwise a busy mount stays, because what is written there would be lost to the next run.
-func (s *session) unmount(ctx context.Context, complete bool) error {
+func (s *session) unmount(ctx context.Context, complete bool) (stays bool, err error) {
 	path, told := s.place.path, false
 	for {
 		err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
 		switch {
 		case err == nil:
-			return nil
+			return false, nil
 		case !errors.Is(err, unix.EBUSY):
-			return fmt.Errorf("unmount %s: %w", path, err)
-		case !complete || ctx.Err() != nil:
-			return errors.Join(context.Cause(ctx), fmt.Errorf("%s stays mounted, and what was not read or changed fails there, because processes use it: fuser -vm %[1]s lists them", path))
+			return true, fmt.Errorf("unmount %s: %w", path, err)
+		case !complete:
+			return true, nil // an error has ended the restore
+		case ctx.Err() != nil:
+			return true, context.Cause(ctx)
 		case !told:
 			told = true
 			s.obs.Busy()

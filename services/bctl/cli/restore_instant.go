@@ -29,13 +29,14 @@ func (c *restoreCommand) restore(ctx context.Context, d *instant.Deps, o *restor
 		return restore.Restore(ctx, restore.Deps{Catalog: d.Catalog, Store: d.Store, Repository: d.Repository, Opener: d.Opener, HashKey: d.HashKey}, *o, c)
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(mountGCPercent))
-	return instant.Run(ctx, *d, instant.Options{
+	sum, err := instant.Run(ctx, *d, instant.Options{
 		Snapshot: o.Snapshot, Path: o.Path, Target: o.Target, Pages: o.Pages, Compare: o.Compare, NoSync: o.NoSync, Concurrency: o.Concurrency,
 		Patience: c.app.cfg.Store.Retry, Log: c.app.log,
 	}, c)
+	return sum, wrongSetting(err)
 }
 
-// Mounted, Unavailable and Busy implement instant.Observer.
+// Mounted, Unavailable, Busy and Stays implement instant.Observer.
 func (c *restoreCommand) Mounted() error {
 	object := struct {
 		Type   string `json:"type"`
@@ -50,4 +51,8 @@ func (c *restoreCommand) Unavailable(err error) {
 
 func (c *restoreCommand) Busy() {
 	c.app.note("everything is restored; waiting until no process uses %s (fuser -vm %[1]s lists them)", display(c.target))
+}
+
+func (c *restoreCommand) Stays() {
+	c.app.note("%s stays mounted, because processes use it (fuser -vm %[1]s lists them); what was not read or changed fails there", display(c.target))
 }
