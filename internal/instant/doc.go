@@ -7,6 +7,7 @@
 //	instant.go  runs the steps
 //	place.go    opens the target, and knows what an earlier run left there
 //	session.go  shows the snapshot, with what users change above it, and restores it meanwhile
+//	wanted.go   lets the restore give way to what users wait for
 //	plan.go     plans how the two trees become one
 //	merge.go    makes them one, and moves the result into the target
 //	copy.go     copies the attributes of a directory

@@ -254,7 +254,8 @@ func (m *merger) moveUp(ctx context.Context, upper int, top backup.Time) error {
 	return os.Remove(p.in(upperName))
 }
 
-// remove removes the private directory. The file of the plan goes last: it says that nothing is missing.
+// remove removes the private directory. The file of the plan goes last: it says that nothing is
+// missing.
 func (p *place) remove() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(p.fd, &st); err != nil {

@@ -34,6 +34,7 @@ type session struct {
 	d     Deps
 	o     Options
 	obs   Observer
+	queue queue
 
 	viewed  chan error // what the view ended with
 	endView context.CancelFunc
@@ -89,7 +90,7 @@ func (s *session) startView(ctx context.Context) error {
 	s.viewed = make(chan error, 1)
 	ready := make(chan struct{})
 	o := mount.Options{
-		Mountpoint: at, Catalog: s.d.Catalog, Store: s.d.Store, Repository: s.d.Repository, Opener: s.d.Opener, HashKey: s.d.HashKey,
+		Mountpoint: at, Catalog: &viewCatalog{s.d.Catalog, &s.queue}, Store: &viewStore{s.d.Store, &s.queue}, Repository: s.d.Repository, Opener: s.d.Opener, HashKey: s.d.HashKey,
 		AllowOther: true, // the kernel then sees the ACLs; only root can reach the view
 		Patience:   s.o.Patience, Log: s.o.Log,
 	}
@@ -209,7 +210,9 @@ func (s *session) shrink(ctx context.Context, flags uintptr) (stop func()) {
 // fill restores, again as long as the index or the store does not answer.
 func (s *session) fill(ctx context.Context) (Summary, error) {
 	tree := s.place.in(treeName)
-	d := restore.Deps{Catalog: s.d.Catalog, Store: s.d.Store, Repository: s.d.Repository, Opener: s.d.Opener, HashKey: s.d.HashKey}
+	d := restore.Deps{
+		Catalog: s.d.Catalog, Store: &backgroundStore{s.d.Store, &s.queue}, Repository: s.d.Repository, Opener: s.d.Opener, HashKey: s.d.HashKey,
+	}
 	o := restore.Options{
 		Snapshot: s.o.Snapshot, Path: s.o.Path, Target: tree, Pages: s.o.Pages, Compare: s.o.Compare, NoSync: s.o.NoSync, Concurrency: s.o.Concurrency,
 	}
