@@ -133,8 +133,7 @@ func TestInstantRestoreIsUsed(t *testing.T) {
 		seen := copyTree(t, i.target)
 		i.finish()
 		for _, difference := range treetest.Compare(seen, i.target) {
-			// The number of an inode may change while the overlay is mounted, and cp then takes a hard
-			// link for a copy.
+			// Numbers of inodes may change in an overlay. cp then takes a hard link for a copy.
 			if !strings.Contains(difference, ": hard link of ") {
 				t.Errorf("seed %d, %d kills: %s", seed, kills, difference)
 			}

@@ -2,6 +2,7 @@ package instant
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -156,7 +157,7 @@ func (p *place) claim(s subject) error {
 		return fmt.Errorf("%s in target %s is damaged: %w", filepath.Join(Private, snapshotName), p.path, err)
 	}
 	p.created = have.Created
-	if have.Snapshot == s.Snapshot && string(have.Path) == string(s.Path) {
+	if have.Snapshot == s.Snapshot && bytes.Equal(have.Path, s.Path) {
 		return nil
 	}
 	what := have.Snapshot

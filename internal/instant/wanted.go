@@ -18,8 +18,8 @@ import (
 const (
 	// quiet is how long nobody must have waited before the background work goes on.
 	quiet = 20 * time.Millisecond
-	// patience is the longest time that a request of the background work gives way, so that it comes
-	// to an end while users read all the time.
+	// patience is the longest time that a request of the background work gives way: the work
+	// goes on while users read all the time.
 	patience = 250 * time.Millisecond
 	lookEach = 5 * time.Millisecond
 )
