@@ -69,10 +69,10 @@ size and time are skipped.
 
 --include and --exclude are patterns as in .gitignore, relative to PATH.
 
-With --instant, a new or empty DIR can be used at once: it is mounted, content is
-fetched when it is read, and everything is restored in the background. When all
-is there and no process uses DIR, it becomes a plain directory. This needs root
-and FUSE.`,
+With --instant, a new or empty DIR can be used at once: it is mounted, content
+is fetched when it is read, and everything is restored in the background. When
+all is there and no process uses DIR, it becomes a plain directory. This needs
+root and FUSE.`,
 		Example: `  bctl restore latest --target /tmp/restored
   bctl restore 3f2a:home/alice --target /home/alice --overwrite if-changed
   bctl restore latest:etc/hosts --target .
