@@ -21,6 +21,7 @@ type tableRow struct {
 	says  string // its output
 	then  string // a command that follows
 	mount bool   // the command mounts, and then runs while the paths are looked at
+	fuse  bool   // the command mounts, and ends by itself
 }
 
 // restoreTable has the commands of the table. In each row's directory is alice, which has changed
@@ -42,6 +43,7 @@ var restoreTable = map[string]tableRow{
 	"bctl restore latest --target home":                                                   {after: map[string]string{"home/alice/letters/draft.odt": "second", "home/alice/notes.txt": "notes"}},
 	"bctl restore --filer nas1 --target new":                                              {after: map[string]string{"new/nas1/home/alice/letters/draft.odt": "second"}},
 	"bctl restore --all --target new":                                                     {after: map[string]string{"new/nas1/home/alice/notes.txt": "notes"}},
+	"bctl restore latest --target home --instant":                                         {fuse: true, after: map[string]string{"home/alice/letters/draft.odt": "second", "home/alice/notes.txt": "notes", "home/.bctl-instant": "-"}},
 	"bctl dump latest:alice > alice.tar":                                                  {then: "mkdir out && tar -x -f alice.tar -C out", after: map[string]string{"out/letters/draft.odt": "second"}},
 	"bctl dump latest:alice --archive zip > alice.zip":                                    {then: "python3 -m zipfile -e alice.zip out", after: map[string]string{"out/letters/draft.odt": "second"}},
 	`bctl dump latest:alice | ssh nas2 tar -x -C /home/alice --acls --xattrs-include="*"`: {after: map[string]string{"nas2/home/alice/letters/draft.odt": "second"}},
@@ -75,6 +77,9 @@ func TestTableOfRestores(t *testing.T) {
 			p.T, p.dir = t, t.TempDir()
 			p.run("cp -a " + home + "/home/alice . && printf mine > alice/letters/draft.odt && printf new > alice/new && rm alice/notes.txt && mkdir backups")
 			typed := strings.ReplaceAll(command, "3f2a", first) // ids differ
+			if row.mount || row.fuse {
+				needFUSE(t)
+			}
 			if row.mount {
 				defer mountTyped(t, &p, typed)()
 			} else if output := p.run(typed); !strings.Contains(output, row.says) {
@@ -129,12 +134,17 @@ func tableOfRestores(t *testing.T) (commands []string) {
 	return nil
 }
 
+// needFUSE skips the test where nothing can be mounted.
+func needFUSE(t *testing.T) {
+	t.Helper()
+	if device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil || device.Close() != nil || !testenv.MayMount() {
+		t.Skipf("this test needs FUSE and the right to mount: %v", err)
+	}
+}
+
 // mountTyped runs a command that mounts, until stop is called.
 func mountTyped(t *testing.T, p *typist, typed string) (stop func()) {
 	t.Helper()
-	if device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil || device.Close() != nil || !testenv.MayMount() {
-		t.Skipf("this row needs FUSE and the right to mount: %v", err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), blockTimeout)
 	command := exec.CommandContext(ctx, "bash", "-c", "exec "+typed+" >mounted")
 	command.Dir, command.Env = p.dir, p.env

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
@@ -35,7 +36,9 @@ type restoreCommand struct {
 	ignoreSpace      bool
 	inPlace          bool
 	verbose          bool
+	instant          bool
 	concurrency      int
+	given            *pflag.FlagSet
 
 	many    manyFlags
 	tracker *tracker
@@ -70,13 +73,19 @@ Without SNAPSHOT, --filer, --label or --all restores the last good snapshot of
 each shard that it selects (--as-of: the last one of that time), one after the
 other, into DIR/FILER/SHARD. In these names, "/" is written as %2F, and the
 first / is left out. --map restores one shard into another directory. If a shard
-fails, the others are restored all the same.`,
+fails, the others are restored all the same.
+
+With --instant, a new or empty DIR can be used at once: it is mounted, content
+is fetched when it is read, and everything is restored in the background. When
+all is there and no process uses DIR, it becomes a plain directory. This needs
+root and FUSE.`,
 		Example: `  bctl restore latest --target /tmp/restored
   bctl restore 3f2a:home/alice --target /home/alice --overwrite if-changed
   bctl restore latest:etc/hosts --target .
   bctl restore latest:projects --target /srv/projects --newer 24h
   bctl restore latest --target /srv/data --map-owner 1004:alice
   bctl restore latest --target /srv/data --delete --dry-run
+  bctl restore latest --target /srv/data --instant
   bctl restore --filer nas1 --target /mnt/new
   bctl restore --all --as-of 2026-11-01 --target /mnt/new --map nas1:/home=/home`,
 		Args:              args(cobra.MaximumNArgs(1)),
@@ -86,6 +95,7 @@ fails, the others are restored all the same.`,
 	c.which.flags(a, cmd)
 	c.many.flags(cmd)
 	flags := cmd.Flags()
+	c.given = flags
 	flags.StringVarP(&c.target, "target", "t", "", "`DIR` to restore into (required)")
 	flags.StringArrayVar(&c.include, "include", nil, "restore only files that match `PATTERN` (may be repeated)")
 	flags.StringArrayVar(&c.exclude, "exclude", nil, "skip files that match `PATTERN` (may be repeated)")
@@ -99,6 +109,7 @@ fails, the others are restored all the same.`,
 	flags.BoolVar(&c.ignoreSpace, "ignore-space", false, "start even if an empty DIR does not have room for the files")
 	flags.BoolVar(&c.sync, "sync", true, "sync the data to the disk of the target before exiting")
 	flags.BoolVar(&c.verify, "verify", false, "compare also the content of files whose size and time match")
+	flags.BoolVar(&c.instant, "instant", false, "mount DIR, so that it can be used while it is restored")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change, and all errors")
 	_ = cmd.RegisterFlagCompletionFunc("overwrite", cobra.FixedCompletions([]string{
 		string(restore.Always), string(restore.IfChanged), string(restore.IfNewer), string(restore.Never),
@@ -197,7 +208,7 @@ func (c *restoreCommand) run(ctx context.Context, given []string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.many.check(c, given); err != nil {
+	if err := cmp.Or(c.many.check(c, given), c.checkInstant(given)); err != nil {
 		return err
 	}
 	r, err := c.app.openRepository(ctx, toRead)
@@ -272,7 +283,11 @@ func (x *restoring) restore(ctx context.Context, i index.Index, deps restore.Dep
 	}
 	x.causes = causeCounter{term: x.app.term, all: x.verbose, label: x.label}
 	started := time.Now()
-	x.sum, err = restore.Restore(ctx, deps, o, x)
+	if x.instant {
+		x.sum, err = x.restoreInstantly(ctx, i, deps, &o)
+	} else {
+		x.sum, err = restore.Restore(ctx, deps, o, x)
+	}
 	x.elapsed = time.Since(started)
 	return err
 }
