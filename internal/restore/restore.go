@@ -102,6 +102,8 @@ type Options struct {
 	NoSync           bool   // do not wait at the end until the data is on the disk
 	Verify           bool   // compare the content of files that are kept
 
+	Part *Part // nil: the restore has no parts
+
 	Concurrency int // maximum concurrent reads of pack ranges; 0: a few per CPU
 
 	fault func(c target.Call, name string, done bool) error // for tests: see target.Options
@@ -236,7 +238,7 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 	stopProgress := r.reportProgress()
 	err = r.run(r.ctx, entry)
 	stopProgress()
-	if err != nil {
+	if err != nil && o.Part == nil { // another process may have taken over a part, and its names
 		r.discardActive()
 	}
 	r.finishTarget(err == nil)
@@ -244,7 +246,9 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 		r.abandonTarget()
 	}
 	if err == nil {
-		r.reportOwners()
+		if o.Part == nil {
+			r.reportOwners()
+		}
 		err = context.Cause(r.ctx) // an error of the final steps
 	}
 	if err == nil && !o.NoSync {
