@@ -37,6 +37,7 @@ type Config struct {
 	Worker   Worker   `yaml:"worker"`
 	Pruner   Pruner   `yaml:"pruner"`
 	Scrubber Scrubber `yaml:"scrubber"`
+	Restorer Restorer `yaml:"restorer"`
 	Log      Log      `yaml:"log"`
 	HTTP     HTTP     `yaml:"http"`
 	Trace    Trace    `yaml:"trace"`
@@ -133,7 +134,7 @@ type NATS struct {
 // of that default in a service.
 type Worker struct {
 	Name        string        `yaml:"name" doc:"Name of this worker in progress displays and logs. Default: host name and process id."`
-	Site        string        `yaml:"site" default:"default" doc:"Walker, reader: the site whose filers this worker can reach."`
+	Site        string        `yaml:"site" default:"default" doc:"Walker, reader: the site whose filers this worker can reach. Restorer: the site whose restores it takes part in."`
 	StallAfter  time.Duration `yaml:"stall_after" default:"0s" means:"10s" doc:"Walker, reader: if a filer does not answer for this time, work on it counts as stalled and makes room for other work."`
 	StopTimeout time.Duration `yaml:"stop_timeout" default:"0s" means:"10s" doc:"How long a service that is stopped may finish its work in progress before it hands the work back. It should be well below 60s, after which the work counts as lost."`
 	Tasks       int           `yaml:"tasks" default:"0" means:"16" doc:"Walker: maximum concurrent walk tasks."`
@@ -168,6 +169,12 @@ type Pruner struct {
 // set).
 type Scrubber struct {
 	BytesPerSecond int `yaml:"bytes_per_second" default:"0" means:"no limit" doc:"Scrubber: maximum bytes per second that it reads from the store. bctl scrub set limits what it reads a day."`
+}
+
+// Restorer tunes the restorer.
+type Restorer struct {
+	Targets []string `yaml:"targets" doc:"Restorer: the directories in which, and below which, it may restore. It needs at least one."`
+	Tasks   int      `yaml:"tasks" default:"0" means:"2" doc:"Restorer: maximum tasks of restores at a time."`
 }
 
 // Log is the level and format of logs.

@@ -57,8 +57,9 @@ type Restoring interface {
 	RenewRestoreTask(ctx context.Context, t *RestoreTask, lease time.Duration, files, bytes int64) (keys []byte, err error)
 	// SettleRestoreTask ends a task with its result. It is durable. It fails with ErrTakenOver.
 	SettleRestoreTask(ctx context.Context, t *RestoreTask, result []byte) error
-	// FailRestoreTask ends an attempt with an error. The task can be claimed again after pause.
-	FailRestoreTask(ctx context.Context, t *RestoreTask, pause time.Duration, reason string) error
+	// FailRestoreTask ends an attempt with an error. The task can be claimed again after pause. An
+	// attempt that does not count has failed for a reason that may pass.
+	FailRestoreTask(ctx context.Context, t *RestoreTask, pause time.Duration, counts bool, reason string) error
 	// RefuseRestore gives a task back, because the worker sees another target. For pause, the worker
 	// claims no task of the restore.
 	RefuseRestore(ctx context.Context, t *RestoreTask, pause time.Duration, reason string) error
@@ -82,10 +83,11 @@ type Restore struct {
 	Request  []byte // what package spread needs
 	Started  time.Time
 
-	Tasks, Open  int   // Open: not settled
-	Files, Bytes int64 // restored so far
-	Working      int   // tasks that a restorer has
-	Waiting      int   // of these, tasks without keys
+	Tasks, Open  int    // Open: not settled
+	Files, Bytes int64  // restored so far
+	Working      int    // tasks that a restorer has
+	Waiting      int    // of these, tasks without keys
+	Trouble      string // why an attempt at an open task failed; empty: none has
 	Failed       string
 }
 

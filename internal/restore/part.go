@@ -163,8 +163,15 @@ func (d *directory) finishedElsewhere() bool {
 	return part != nil && d.split == part.shared()
 }
 
-// Needs describes the chunks that a part restores, for whoever hands out keys. It decides by the
-// same rules as the restore itself.
-func (p *Part) Needs(e *backup.Entry, directory bool) bool {
-	return directory || p.has(e) && e.Flags&hardlink.Missing == 0
+// Needs calls do for each entry on a page whose chunks the part needs, with the same rules as the
+// restore itself. top is the path within the shard that is restored.
+func (p *Part) Needs(page *backup.Page, top string, do func(*backup.Entry)) {
+	if page.Key == 0 && page.Self != nil && (p.Last || !p.splits(page.Path, top)) {
+		do(page.Self)
+	}
+	for i := range page.Entries {
+		if e := &page.Entries[i]; e.Kind != backup.Directory && p.has(e) && e.Flags&hardlink.Missing == 0 {
+			do(e)
+		}
+	}
 }

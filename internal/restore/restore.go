@@ -179,6 +179,22 @@ type Summary struct {
 	OwnersNotSet int64 // because only root may set them; one Problem reports all
 }
 
+// Add adds the counts of another restore.
+func (s *Summary) Add(o *Summary) {
+	s.Files += o.Files
+	s.Links += o.Links
+	s.Directories += o.Directories
+	s.Kept += o.Kept
+	s.KeptDirs += o.KeptDirs
+	s.Attributes += o.Attributes
+	s.Deleted += o.Deleted
+	s.Bytes += o.Bytes
+	s.KeptBytes += o.KeptBytes
+	s.Problems += o.Problems
+	s.Flawed += o.Flawed
+	s.OwnersNotSet += o.OwnersNotSet
+}
+
 // A restorer is one run of Restore.
 type restorer struct {
 	o      Options
@@ -318,8 +334,13 @@ func (r *restorer) attribute(path, op string, err error) {
 func (r *restorer) reportOwners() {
 	if n := r.owners.Load(); n > 0 {
 		r.problems.Add(1)
-		r.obs.Problem(backup.Problem{Op: "chown", Err: fmt.Sprintf("%v; entries that belong to the user who restored them: %d", target.ErrOwner, n)})
+		r.obs.Problem(OwnersProblem(n))
 	}
+}
+
+// OwnersProblem is the one problem that reports all owners that were not set.
+func OwnersProblem(n int64) backup.Problem {
+	return backup.Problem{Op: "chown", Err: fmt.Sprintf("%v; entries that belong to the user who restored them: %d", target.ErrOwner, n)}
 }
 
 func (r *restorer) change(a Action, path string, e *backup.Entry) {

@@ -27,7 +27,8 @@ ON CONFLICT (site, target) DO NOTHING`
 SELECT r.id, r.snapshot, r.site, r.target, r.request, r.started, r.open, r.failed, count(t.id),
     coalesce(CAST(sum(t.files) AS bigint), 0), coalesce(CAST(sum(t.bytes) AS bigint), 0),
     coalesce(sum(CASE WHEN t.lease_until > {now} AND t.worker <> '' AND NOT t.settled THEN 1 ELSE 0 END), 0),
-    coalesce(sum(CASE WHEN t.lease_until > {now} AND t.worker <> '' AND NOT t.settled AND t.kind > 0 AND t.keys IS NULL THEN 1 ELSE 0 END), 0)
+    coalesce(sum(CASE WHEN t.lease_until > {now} AND t.worker <> '' AND NOT t.settled AND t.kind > 0 AND t.keys IS NULL THEN 1 ELSE 0 END), 0),
+    coalesce(max(CASE WHEN t.settled THEN '' ELSE t.reason END), '')
 FROM restores r LEFT JOIN restore_tasks t ON t.restore = r.id
 GROUP BY r.id, r.snapshot, r.site, r.target, r.request, r.started, r.open, r.failed ORDER BY r.started, r.id`
 	restoreTask        = `id, restore, kind, from_key, to_key, attempt, worker, recipient, settled, result, reason`
@@ -62,7 +63,7 @@ UPDATE restore_tasks SET settled = true, result = $3, keys = NULL, recipient = '
 WHERE id = $1 AND attempt = $2 AND NOT settled`
 	settleRestore   = `UPDATE restores SET open = open - 1, begun = begun OR $2 WHERE id = $1`
 	failRestoreTask = `
-UPDATE restore_tasks SET lease_until = {now} + $3, failures = failures + $5, reason = $4, worker = '', recipient = '', keys = NULL
+UPDATE restore_tasks SET lease_until = {now} + $3, failures = failures + CASE WHEN $5 THEN 1 ELSE 0 END, reason = $4, worker = '', recipient = '', keys = NULL
 WHERE id = $1 AND attempt = $2 AND NOT settled RETURNING failures`
 	failRestore   = `UPDATE restores SET failed = $2 WHERE id = $1 AND failed = ''`
 	insertRefusal = `
@@ -113,7 +114,7 @@ func (x *Index) Restores(ctx context.Context) ([]index.Restore, error) {
 		var id, snapshot uuid.UUID
 		var target []byte
 		var started int64
-		err = scan(&id, &snapshot, &r.Site, &target, &r.Request, &started, &r.Open, &r.Failed, &r.Tasks, &r.Files, &r.Bytes, &r.Working, &r.Waiting)
+		err = scan(&id, &snapshot, &r.Site, &target, &r.Request, &started, &r.Open, &r.Failed, &r.Tasks, &r.Files, &r.Bytes, &r.Working, &r.Waiting, &r.Trouble)
 		r.ID, r.Snapshot, r.Target, r.Started = index.RestoreID(id), backup.SnapshotID(snapshot), string(target), fromMicros(started)
 		return r, err
 	})
@@ -235,10 +236,10 @@ func (x *Index) SettleRestoreTask(ctx context.Context, t *index.RestoreTask, res
 }
 
 // FailRestoreTask implements index.Restoring.
-func (x *Index) FailRestoreTask(ctx context.Context, t *index.RestoreTask, pause time.Duration, reason string) error {
+func (x *Index) FailRestoreTask(ctx context.Context, t *index.RestoreTask, pause time.Duration, counts bool, reason string) error {
 	reason = text(strings.TrimSpace(reason), maxErrorBytes)
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		failures, err := tx.endAttempt(ctx, t, pause, reason, 1)
+		failures, err := tx.endAttempt(ctx, t, pause, reason, counts)
 		if err != nil || failures < index.MaxRestoreFailures {
 			return err
 		}
@@ -247,9 +248,9 @@ func (x *Index) FailRestoreTask(ctx context.Context, t *index.RestoreTask, pause
 }
 
 // endAttempt makes a task claimable again after a pause, and returns how many attempts have failed.
-func (tx *Tx) endAttempt(ctx context.Context, t *index.RestoreTask, pause time.Duration, reason string, failed int) (failures int, err error) {
+func (tx *Tx) endAttempt(ctx context.Context, t *index.RestoreTask, pause time.Duration, reason string, counts bool) (failures int, err error) {
 	found := false
-	err = tx.Each(ctx, failRestoreTask, []any{t.Row, t.Attempt, pause.Microseconds(), reason, failed}, func(scan func(...any) error) error {
+	err = tx.Each(ctx, failRestoreTask, []any{t.Row, t.Attempt, pause.Microseconds(), reason, counts}, func(scan func(...any) error) error {
 		found = true
 		return scan(&failures)
 	})
@@ -263,7 +264,7 @@ func (tx *Tx) endAttempt(ctx context.Context, t *index.RestoreTask, pause time.D
 func (x *Index) RefuseRestore(ctx context.Context, t *index.RestoreTask, pause time.Duration, reason string) error {
 	reason = text(strings.TrimSpace(reason), maxErrorBytes)
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		if _, err := tx.endAttempt(ctx, t, 0, reason, 0); err != nil {
+		if _, err := tx.endAttempt(ctx, t, 0, reason, false); err != nil {
 			return err
 		}
 		return tx.exec(ctx, insertRefusal, uuid.UUID(t.Restore), text(t.Worker, maxWorkerBytes), reason, pause.Microseconds())

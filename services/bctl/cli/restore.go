@@ -36,6 +36,7 @@ type restoreCommand struct {
 	sync             bool
 	verbose          bool
 	concurrency      int
+	fleet            fleetRestore
 
 	tracker            *tracker
 	causes             causeCounter
@@ -63,13 +64,18 @@ status is 3.
 To resume an interrupted restore, run it again: files that already have their
 size and time are skipped.
 
---include and --exclude are patterns as in .gitignore, relative to PATH.`,
+--include and --exclude are patterns as in .gitignore, relative to PATH.
+
+With --fleet, the restorers of a site (bctl restorer) share the restore. DIR is
+a path on their machines. This command gives them the keys of the packs that
+they need, and waits. If it is stopped, run it again to continue.`,
 		Example: `  bctl restore latest --target /tmp/restored
   bctl restore 3f2a:home/alice --target /home/alice --overwrite if-changed
   bctl restore latest:etc/hosts --target .
   bctl restore latest:projects --target /srv/projects --newer 24h
   bctl restore latest --target /srv/data --map-owner 1004:alice
-  bctl restore latest --target /srv/data --delete --dry-run`,
+  bctl restore latest --target /srv/data --delete --dry-run
+  bctl restore latest --filer nas1 --target /srv/new --fleet --site paris`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completePlace(&c.which),
 		RunE:              func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given[0]) },
@@ -88,6 +94,7 @@ size and time are skipped.
 	flags.BoolVar(&c.sync, "sync", true, "sync the data to the disk of the target before exiting")
 	flags.BoolVar(&c.verify, "verify", false, "compare also the content of files whose size and time match")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change, and all errors")
+	c.fleet.flags(flags)
 	_ = cmd.RegisterFlagCompletionFunc("overwrite", cobra.FixedCompletions([]string{
 		string(restore.Always), string(restore.IfChanged), string(restore.IfNewer), string(restore.Never),
 	}, cobra.ShellCompDirectiveNoFileComp))
@@ -137,7 +144,7 @@ func (c *restoreCommand) options() (restore.Options, error) {
 	if c.excluded != nil {
 		o.Exclude = c.excluded
 	}
-	return o, nil
+	return o, c.checkFleet(&o)
 }
 
 // watched returns a Matcher that records which patterns match nothing; nil if there are no
@@ -177,11 +184,14 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
+	o.Snapshot, o.Path, o.Pages, o.Compare = s.ID, path, s.Pages, s.Compare
+	if c.fleet.on {
+		return c.runFleet(ctx, r, &s, &entry, &o)
+	}
 	opener, key, err := c.app.openSealed(ctx, r)
 	if err != nil {
 		return err
 	}
-	o.Snapshot, o.Path, o.Pages, o.Compare = s.ID, path, s.Pages, s.Compare
 	if o.LeftOut, err = selection.Compile(s.Selection); err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ type Service func(ctx context.Context, c *config.Config, log *slog.Logger) error
 
 // Services are the services of a fleet.
 type Services struct {
-	Walker, Reader, Committer, Pruner, Scrubber Service
+	Walker, Reader, Committer, Pruner, Scrubber, Restorer Service
 }
 
 // An app is one run of bctl.
@@ -194,7 +194,8 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 		newService(a, "reader", "Run a reader, which reads files and stores their content", a.services.Reader),
 		newService(a, "committer", "Run a committer, which assigns work and writes the index", a.services.Committer),
 		newService(a, "pruner", "Run a pruner, which deletes what no snapshot needs", a.services.Pruner),
-		newService(a, "scrubber", "Run a scrubber, which proves that packs are undamaged", a.services.Scrubber))
+		newService(a, "scrubber", "Run a scrubber, which proves that packs are undamaged", a.services.Scrubber),
+		newService(a, "restorer", "Run a restorer, which shares the restores of bctl restore --fleet", a.services.Restorer))
 	addGroup(root, adminGroup, newCheck(a), newScrub(a), newDrill(a), newRepair(a), newMirror(a), newDoctor(a), newIndex(a), newKey(a), newMigrate(a), newDeploy(a), newCompletion(a), newVersion(a))
 	help := newHelp(a)
 	addGroup(root, adminGroup, help)
