@@ -145,7 +145,7 @@ type Worker struct {
 	InHand      int           `yaml:"in_hand" default:"0" means:"64" doc:"Reader: maximum batches that are read or wait for their packs."`
 	Workers     int           `yaml:"workers" default:"0" means:"one per CPU" doc:"Reader: goroutines that compress and seal."`
 	Linger      time.Duration `yaml:"linger" default:"0s" means:"100ms" doc:"Reader: how long a pack that is not full waits for more content."`
-	Lease       time.Duration `yaml:"lease" default:"0s" means:"60s" doc:"Committer: if a worker does not report its work in progress for this time, the work is reassigned. Work of a worker whose process died is reassigned sooner."`
+	Lease       time.Duration `yaml:"lease" default:"0s" means:"60s" doc:"Committer: if a worker does not report its work in progress for this time, the work is reassigned. Work of a worker whose process died is reassigned sooner. Restorer: the same for its tasks; there, the default is 15s."`
 	QueueLease  time.Duration `yaml:"queue_lease" default:"0s" means:"10m" doc:"Committer: after this time in a queue, work is assigned again. Set it alike on all committers."`
 	Poll        time.Duration `yaml:"poll" default:"0s" means:"250ms" doc:"Committer: interval between searches for open work."`
 	Queued      int           `yaml:"queued" default:"0" means:"512" doc:"Committer: maximum tasks, and maximum batches, that are assigned at a time."`

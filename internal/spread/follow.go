@@ -39,6 +39,9 @@ func Keep(ctx context.Context, x Index, r *index.Restore) error {
 	return x.BeginReading(ctx, backup.PackID(r.ID), r.Snapshot, readingLease)
 }
 
+// maxNamed bounds the problems that are named in all.
+const maxNamed = 100_000
+
 // Find returns the restore to a target at a site that has not ended, or whose result was not read.
 func Find(ctx context.Context, x index.Restoring, site, target string) (r index.Restore, ok bool, err error) {
 	all, err := x.Restores(ctx)
@@ -165,12 +168,38 @@ func look(ctx context.Context, x Index, id index.RestoreID) (*index.Restore, []i
 	return nil, nil, ErrEnded
 }
 
-// conclude sums up the results of all tasks, and deletes the restore.
-func conclude(ctx context.Context, x Index, id index.RestoreID, w Watcher) (sum restore.Summary, err error) {
-	unnamed, owners := int64(0), int64(0)
+// conclude sums up the results of all tasks, and deletes the restore. While the index does not
+// answer, it tries again.
+func conclude(ctx context.Context, x Index, id index.RestoreID, w Watcher) (restore.Summary, error) {
+	for ; ; loop.Pause(ctx, lookEvery) {
+		sum, problems, err := results(ctx, x, id)
+		if err == nil {
+			err = x.EndRestore(ctx, id)
+		}
+		if err == nil {
+			for _, p := range problems {
+				w.Problem(p)
+			}
+			return sum, nil
+		}
+		if ctx.Err() != nil {
+			return sum, context.Cause(ctx)
+		}
+		if err := mayPass(ctx, err); err != nil {
+			return sum, err
+		}
+	}
+}
+
+// results reads the results of all tasks.
+func results(ctx context.Context, x Index, id index.RestoreID) (sum restore.Summary, problems []backup.Problem, err error) {
+	unnamed, tasks := int64(0), 0
 	err = eachTask(ctx, x, id, func(t *index.RestoreTask) error {
-		if t.Kind == index.RestoreBegin {
+		if tasks++; t.Kind == index.RestoreBegin {
 			return nil
+		}
+		if !t.Settled {
+			return fmt.Errorf("task %d of a restore that has ended is not settled: %w", t.Row, backup.ErrCorrupt)
 		}
 		r, err := DecodeResult(t.Result)
 		if err != nil {
@@ -178,21 +207,27 @@ func conclude(ctx context.Context, x Index, id index.RestoreID, w Watcher) (sum 
 		}
 		sum.Add(&r.Summary)
 		for _, p := range r.Problems {
-			w.Problem(backup.Problem{Path: string(p.Path), Op: p.Op, Err: p.Err})
+			if len(problems) == maxNamed {
+				break
+			}
+			unnamed--
+			problems = append(problems, backup.Problem{Path: string(p.Path), Op: p.Op, Err: p.Err})
 		}
-		unnamed += r.Summary.Problems - int64(len(r.Problems))
-		owners += r.Summary.OwnersNotSet
+		unnamed += r.Summary.Problems
 		return nil
 	})
-	if err != nil {
-		return sum, err
+	switch {
+	case err != nil:
+		return sum, nil, err
+	case tasks == 0:
+		return sum, nil, ErrEnded
 	}
-	if owners > 0 {
+	if sum.OwnersNotSet > 0 {
 		sum.Problems++
-		w.Problem(restore.OwnersProblem(owners))
+		problems = append(problems, restore.OwnersProblem(sum.OwnersNotSet))
 	}
 	if unnamed > 0 {
-		w.Problem(backup.Problem{Op: "restore", Err: fmt.Sprintf("%d further problems have no room here; the same command names some of them", unnamed)})
+		problems = append(problems, backup.Problem{Op: "restore", Err: fmt.Sprintf("%d further problems are not named here; an ordinary bctl restore to the same target names all", unnamed)})
 	}
-	return sum, x.EndRestore(ctx, id)
+	return sum, problems, nil
 }

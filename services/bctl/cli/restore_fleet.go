@@ -53,7 +53,7 @@ func (c *restoreCommand) checkFleet(o *restore.Options) error {
 	if !filepath.IsAbs(o.Target) || filepath.Clean(o.Target) != o.Target {
 		return usage("--fleet needs --target as an absolute path, which the restorers see")
 	}
-	if !c.app.cfg.Fleet() {
+	if _, local := c.app.cfg.IndexPath(); local {
 		return usage("--fleet needs the configuration of a fleet (--config FILE); on one machine, leave it out")
 	}
 	return wrongSetting(backup.CheckSite(f.site))

@@ -29,7 +29,7 @@ func Restorer(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	s.waits.end()
 	s.dependOnAll(nil)
 	r, err := write.New(s.idx, s.store, write.Options{
-		Worker: workerName(c), Site: c.Worker.Site, Targets: targets, Repository: s.repository, Tasks: c.Restorer.Tasks,
+		Worker: workerName(c), Site: c.Worker.Site, Targets: targets, Repository: s.repository, Tasks: c.Restorer.Tasks, Lease: c.Worker.Lease,
 		Log: s.log, Metrics: s.metrics.Restorer(), Health: s.health,
 	})
 	if err != nil {
