@@ -178,8 +178,8 @@ var Privileges = []Privilege{
 	{"committer", may("SELECT"), in("drills"), nil},
 	{"pruner", may("SELECT"), in("drills"), nil}, // it lists shards
 
-	// Operators plan restores, and give keys to restorers. A restorer claims tasks and settles them,
-	// but cannot change what they are. It reads pages and the places of chunks, as a reader does.
+	// Operators plan restores, and give keys to restorers. A restorer claims tasks and settles
+	// them, but cannot change what they are. It reads pages and the places of chunks.
 	{"operator", may("SELECT", "INSERT", "DELETE"), in("restores"), nil},
 	{"operator", may("SELECT", "INSERT"), in("restore_tasks"), nil},
 	{"operator", may("UPDATE"), in("restore_tasks"), of("keys")},

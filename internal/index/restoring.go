@@ -16,8 +16,8 @@ var ErrTakenOver = errors.New("the task was taken over, or its restore has ended
 const (
 	// MaxRestoreFailures is how many attempts at one task may fail. Then the restore has failed.
 	MaxRestoreFailures = 5
-	// MaxRestoreRequestBytes and MaxRestoreBlobBytes bound what the index stores of a restore and of
-	// a task.
+	// MaxRestoreRequestBytes and MaxRestoreBlobBytes bound what the index stores of a restore and
+	// of a task.
 	MaxRestoreRequestBytes = 128 << 10
 	MaxRestoreBlobBytes    = 2 << 20
 )
@@ -48,9 +48,9 @@ type Restoring interface {
 	// EndRestore deletes a restore and its tasks. If there is none, it does nothing.
 	EndRestore(ctx context.Context, id RestoreID) error
 
-	// ClaimRestoreTask claims the next task of the site for a worker, which seals to recipient. ok
-	// is false if there is none. The task that begins a restore is claimed before all others, and
-	// the last one after them.
+	// ClaimRestoreTask claims the next task of the site for a worker, whose session has the
+	// recipient. ok is false if there is none. The task that begins a restore is claimed before all
+	// others, and the last one after them.
 	ClaimRestoreTask(ctx context.Context, site, worker, recipient string, lease time.Duration) (r Restore, t RestoreTask, ok bool, err error)
 	// RenewRestoreTask extends the lease, and notes the progress. It returns the keys of the task,
 	// nil if there are none yet. It fails with ErrTakenOver.
@@ -60,8 +60,8 @@ type Restoring interface {
 	// FailRestoreTask ends an attempt with an error. The task can be claimed again after pause. An
 	// attempt that does not count has failed for a reason that may pass.
 	FailRestoreTask(ctx context.Context, t *RestoreTask, pause time.Duration, counts bool, reason string) error
-	// RefuseRestore gives a task back, because the worker sees another target. For pause, the worker
-	// claims no task of the restore.
+	// RefuseRestore gives a task back, because the worker sees another target. For pause, the
+	// worker claims no task of the restore.
 	RefuseRestore(ctx context.Context, t *RestoreTask, pause time.Duration, reason string) error
 }
 

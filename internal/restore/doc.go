@@ -4,6 +4,7 @@
 //
 //	restore.go      opens the target, runs the restore, and sums up what it did
 //	destination.go  marks, syncs and finishes the target itself
+//	part.go         restores one of several parts
 //	plan.go         reads pages of the index in walk order: directories and files
 //	flaws.go        reports entries that the snapshot does not hold as the file server had them
 //	bundle.go       collects files in bundles of bounded size, and fetches their chunks

@@ -23,8 +23,8 @@ type Joined struct {
 	// Inode, if not 0, also proves that the target is the right one: the last process may have
 	// removed the mark before it was killed.
 	Inode uint64
-	// Attempt numbers the attempts at the part, from 1. Each has temporary names of its own, because
-	// an earlier one may still run.
+	// Attempt numbers the attempts at the part, from 1. Each has temporary names of its own,
+	// because an earlier one may still run.
 	Attempt int
 }
 

@@ -25,7 +25,7 @@
 //
 // Restore and browse
 //
-//	restore.go, owners.go, dump.go, mount.go, reading.go, ls.go, ls_long.go, ls_tree.go,
+//	restore.go, restore_fleet.go, owners.go, dump.go, mount.go, reading.go, ls.go, ls_long.go, ls_tree.go,
 //	ls_flaws.go, find.go, find_pattern.go, history.go, versions.go, diff.go,
 //	diff_live.go, snapshot.go, snapshot_ls.go, snapshot_bad.go, interrupted.go,
 //	current.go
