@@ -16,10 +16,10 @@ var ErrTakenOver = errors.New("the task was taken over, or its restore has ended
 const (
 	// MaxRestoreFailures is how many attempts at one task may fail. Then the restore has failed.
 	MaxRestoreFailures = 5
-	// MaxRestoreRequestBytes and MaxRestoreBlobBytes bound what the index stores of a restore and
-	// of a task.
+	// MaxRestoreRequestBytes is the maximum length of a request.
 	MaxRestoreRequestBytes = 128 << 10
-	MaxRestoreBlobBytes    = 2 << 20
+	// MaxRestoreBlobBytes is the length of keys, and of a result.
+	MaxRestoreBlobBytes = 2 << 20
 )
 
 // Restoring is the part of the index with which restorers share a restore

@@ -125,10 +125,10 @@ func giveKeys(ctx context.Context, x Index, keys *keyring, id index.RestoreID) e
 
 // mayPass returns nil if the error may pass, or is due to the end of ctx.
 func mayPass(ctx context.Context, err error) error {
-	if ctx.Err() != nil || errors.Is(err, backup.ErrUnavailable) {
-		return nil
+	if ctx.Err() == nil && !errors.Is(err, backup.ErrUnavailable) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // await returns when the restore has ended.

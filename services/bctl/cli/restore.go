@@ -144,7 +144,8 @@ func (c *restoreCommand) options() (restore.Options, error) {
 	if c.excluded != nil {
 		o.Exclude = c.excluded
 	}
-	return o, c.checkFleet(&o)
+	err = c.checkFleet(&o)
+	return o, err
 }
 
 // watched returns a Matcher that records which patterns match nothing; nil if there are no

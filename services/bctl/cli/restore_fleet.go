@@ -110,7 +110,7 @@ func (c *restoreCommand) beginFleet(ctx context.Context, idx index.Index, o *res
 	case err != nil:
 		return of, err
 	case ok && there.Failed == "" && there.Snapshot == of.Snapshot && bytes.Equal(there.Request, request):
-		c.app.note("continuing the restore of %s", there.Started.Local().Format(time.DateTime))
+		c.app.note("continuing the restore that was begun %.0f minutes ago", time.Since(there.Started).Minutes())
 		return there, nil
 	case ok && !there.Ended():
 		return of, usage("another restore to %s, of snapshot %s, has not ended: run its command again, or end it with --abandon", display(of.Target), there.Snapshot.Short())

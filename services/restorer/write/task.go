@@ -72,7 +72,7 @@ func (a *attempt) renew(ctx context.Context, keys chan<- []byte) error {
 		cancel()
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the attempt has ended
 		case errors.Is(err, index.ErrTakenOver):
 			return err
 		case err == nil:
