@@ -10,7 +10,7 @@ import (
 // A Privilege is a permission of a role on tables of the index: SELECT, INSERT, UPDATE or DELETE,
 // with all columns or some.
 type Privilege struct {
-	Role    string // committer, walker, reader, operator, pruner, scrubber or monitor; admin owns the tables
+	Role    string // committer, walker, reader, operator, pruner, scrubber, restorer or monitor; admin owns the tables
 	Actions []string
 	Tables  []string
 	Columns []string // nil: all
@@ -178,6 +178,22 @@ var Privileges = []Privilege{
 	{"committer", may("SELECT"), in("drills"), nil},
 	{"pruner", may("SELECT"), in("drills"), nil}, // it lists shards
 
+	// Operators plan restores, and give keys to restorers. A restorer claims tasks and settles
+	// them, but cannot change what they are. It reads pages and the places of chunks.
+	{"operator", may("SELECT", "INSERT", "DELETE"), in("restores"), nil},
+	{"operator", may("SELECT", "INSERT"), in("restore_tasks"), nil},
+	{"operator", may("UPDATE"), in("restore_tasks"), of("keys")},
+	{"operator", may("SELECT"), in("restore_refusals"), nil},
+	{"restorer", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "snapshots", "pages", "reread_pages", "chunks", "chunk_copies", "readings",
+		"restores", "restore_tasks", "restore_refusals"), nil},
+	{"restorer", may("SELECT"), in("packs"), of("id", "pack", "sealed", "snapshot", "object", "object_offset", "stored_bytes", "condemned")},
+	{"restorer", may("UPDATE"), in("restores"), of("open", "begun", "failed")},
+	{"restorer", may("UPDATE"), in("restore_tasks"), of("attempt", "failures", "lease_until", "worker", "recipient", "keys", "files", "bytes", "settled", "result", "reason")},
+	{"restorer", may("INSERT"), in("restore_refusals"), nil},
+	{"restorer", may("UPDATE"), in("restore_refusals"), of("reason", "paused_until")},
+	// It keeps the snapshot from being forgotten, as long as the operator has.
+	{"restorer", may("UPDATE"), in("readings"), of("until")},
+
 	// The scalers of the services count open work (deploy/kubernetes).
 	{"monitor", may("SELECT"), in("filers"), of("id", "site", "walk_tasks", "walk_slots", "read_batches", "read_slots", "read_bytes")},
 	{"monitor", may("SELECT"), in("walk_tasks", "read_batches"), of("id", "filer_id", "stalled")},
@@ -204,8 +220,8 @@ const SelectRoles = "SELECT coalesce(current_setting('" + RolesSetting + "', tru
 var roleName = regexp.MustCompile(`^[a-z0-9_-]{1,50}$`)
 
 // Grants returns the statements, of one transaction, that give the roles name_committer,
-// name_walker, name_reader, name_operator, name_pruner, name_scrubber and name_monitor exactly
-// their Privileges in a Postgres database of the newest version.
+// name_walker, name_reader, name_operator, name_pruner, name_scrubber, name_restorer and
+// name_monitor exactly their Privileges in a Postgres database of the newest version.
 func Grants(name string) (string, error) {
 	if !roleName.MatchString(name) {
 		return "", fmt.Errorf("names of database roles cannot begin with %q: want lower-case letters, digits, - and _", name)

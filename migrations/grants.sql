@@ -25,8 +25,8 @@ BEGIN
     SET LOCAL lock_timeout = 0;
 END $$;
 
-REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_pruner", "{name}_scrubber", "{name}_monitor";
-REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_pruner", "{name}_scrubber", "{name}_monitor";
+REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_pruner", "{name}_scrubber", "{name}_restorer", "{name}_monitor";
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_pruner", "{name}_scrubber", "{name}_restorer", "{name}_monitor";
 
 {grants}
 

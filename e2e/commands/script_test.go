@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(testenv.InMemory{M: m}, map[string]func(){
 		"bctl": func() {
 			time.AfterFunc(commandTimeout, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGQUIT) })
-			os.Exit(cli.Main(cli.Services{Walker: serve.Walker, Reader: serve.Reader, Pruner: serve.Pruner, Committer: serve.Committer, Scrubber: serve.Scrubber}))
+			os.Exit(cli.Main(cli.Services{Walker: serve.Walker, Reader: serve.Reader, Pruner: serve.Pruner, Committer: serve.Committer, Scrubber: serve.Scrubber, Restorer: serve.Restorer}))
 		},
 	})
 }

@@ -37,6 +37,7 @@ type Config struct {
 	Worker   Worker   `yaml:"worker"`
 	Pruner   Pruner   `yaml:"pruner"`
 	Scrubber Scrubber `yaml:"scrubber"`
+	Restorer Restorer `yaml:"restorer"`
 	Log      Log      `yaml:"log"`
 	HTTP     HTTP     `yaml:"http"`
 	Trace    Trace    `yaml:"trace"`
@@ -133,7 +134,7 @@ type NATS struct {
 // of that default in a service.
 type Worker struct {
 	Name        string        `yaml:"name" doc:"Name of this worker in progress displays and logs. Default: host name and process id."`
-	Site        string        `yaml:"site" default:"default" doc:"Walker, reader: the site whose filers this worker can reach."`
+	Site        string        `yaml:"site" default:"default" doc:"Walker, reader: the site whose filers this worker can reach. Restorer: the site whose restores it takes part in."`
 	StallAfter  time.Duration `yaml:"stall_after" default:"0s" means:"10s" doc:"Walker, reader: if a filer does not answer for this time, work on it counts as stalled and makes room for other work."`
 	StopTimeout time.Duration `yaml:"stop_timeout" default:"0s" means:"10s" doc:"How long a service that is stopped may finish its work in progress before it hands the work back. It should be well below 60s, after which the work counts as lost."`
 	Tasks       int           `yaml:"tasks" default:"0" means:"16" doc:"Walker: maximum concurrent walk tasks."`
@@ -144,7 +145,7 @@ type Worker struct {
 	InHand      int           `yaml:"in_hand" default:"0" means:"64" doc:"Reader: maximum batches that are read or wait for their packs."`
 	Workers     int           `yaml:"workers" default:"0" means:"one per CPU" doc:"Reader: goroutines that compress and seal."`
 	Linger      time.Duration `yaml:"linger" default:"0s" means:"100ms" doc:"Reader: how long a pack that is not full waits for more content."`
-	Lease       time.Duration `yaml:"lease" default:"0s" means:"60s" doc:"Committer: if a worker does not report its work in progress for this time, the work is reassigned. Work of a worker whose process died is reassigned sooner."`
+	Lease       time.Duration `yaml:"lease" default:"0s" means:"60s" doc:"Committer: if a worker does not report its work in progress for this time, the work is reassigned. Work of a worker whose process died is reassigned sooner. Restorer: the same for its tasks; there, the default is 15s."`
 	QueueLease  time.Duration `yaml:"queue_lease" default:"0s" means:"10m" doc:"Committer: after this time in a queue, work is assigned again. Set it alike on all committers."`
 	Poll        time.Duration `yaml:"poll" default:"0s" means:"250ms" doc:"Committer: interval between searches for open work."`
 	Queued      int           `yaml:"queued" default:"0" means:"512" doc:"Committer: maximum tasks, and maximum batches, that are assigned at a time."`
@@ -168,6 +169,12 @@ type Pruner struct {
 // set).
 type Scrubber struct {
 	BytesPerSecond int `yaml:"bytes_per_second" default:"0" means:"no limit" doc:"Scrubber: maximum bytes per second that it reads from the store. bctl scrub set limits what it reads a day."`
+}
+
+// Restorer tunes the restorer.
+type Restorer struct {
+	Targets []string `yaml:"targets" doc:"Restorer: the directories in which, and below which, it may restore. It needs at least one."`
+	Tasks   int      `yaml:"tasks" default:"0" means:"2" doc:"Restorer: maximum tasks of restores at a time."`
 }
 
 // Log is the level and format of logs.

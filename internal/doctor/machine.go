@@ -78,7 +78,7 @@ func openFiles(context.Context) Finding {
 // leastMemory is the memory that a role needs with default settings. The Kubernetes manifests
 // request the same.
 var leastMemory = map[installation.Role]uint64{
-	installation.Walker: 256 << 20, installation.Reader: 768 << 20, installation.Committer: 256 << 20, installation.Pruner: 512 << 20, installation.Scrubber: 256 << 20, installation.Operator: 64 << 20, "": 768 << 20,
+	installation.Walker: 256 << 20, installation.Reader: 768 << 20, installation.Committer: 256 << 20, installation.Pruner: 512 << 20, installation.Scrubber: 256 << 20, installation.Restorer: 768 << 20, installation.Operator: 64 << 20, "": 768 << 20,
 }
 
 func memory(role installation.Role) Finding {

@@ -32,7 +32,7 @@ type asked struct{ clock, sent, received time.Time }
 
 func natsGroup(p *Parts) Group {
 	switch {
-	case !p.Config.Fleet() && (p.Role == installation.Pruner || p.Role == installation.Scrubber):
+	case !p.Config.Fleet() && (p.Role == installation.Pruner || p.Role == installation.Scrubber || p.Role == installation.Restorer):
 		return known("nats", skip("nats.url is not set: %s works without NATS, but bctl worker ls does not list it", p.whom()))
 	case !p.Config.Fleet() && p.Role != "" && p.Role != installation.Operator:
 		return known("nats", fail("set nats.url (BCTL_NATS)", "nats.url is not set, and %s is part of a fleet", p.whom()))
@@ -307,7 +307,8 @@ func (d *natsDoctor) access() flow.Access {
 		access flow.Access
 	}{
 		{installation.Walker, flow.WalkerAccess(site, inbox)}, {installation.Reader, flow.ReaderAccess(site, inbox)},
-		{installation.Committer, flow.CommitterAccess(inbox)}, {installation.Pruner, flow.HousekeeperAccess(flow.RolePruner, inbox)}, {installation.Scrubber, flow.HousekeeperAccess(flow.RoleScrubber, inbox)}, {installation.Operator, flow.FollowerAccess(inbox)},
+		{installation.Committer, flow.CommitterAccess(inbox)}, {installation.Pruner, flow.HousekeeperAccess(flow.RolePruner, inbox)}, {installation.Scrubber, flow.HousekeeperAccess(flow.RoleScrubber, inbox)},
+		{installation.Restorer, flow.HousekeeperAccess(flow.RoleRestorer, inbox)}, {installation.Operator, flow.FollowerAccess(inbox)},
 	} {
 		if d.p.is(of.role) {
 			all.Publish, all.Subscribe = append(all.Publish, of.access.Publish...), append(all.Subscribe, of.access.Subscribe...)

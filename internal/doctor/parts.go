@@ -42,7 +42,7 @@ type Parts struct {
 }
 
 // The roles that doctor supports.
-var roles = []installation.Role{installation.Walker, installation.Reader, installation.Committer, installation.Pruner, installation.Scrubber, installation.Operator}
+var roles = []installation.Role{installation.Walker, installation.Reader, installation.Committer, installation.Pruner, installation.Scrubber, installation.Restorer, installation.Operator}
 
 // KnowsRole reports whether doctor supports a role.
 func KnowsRole(role installation.Role) bool { return slices.Contains(roles, role) }

@@ -143,7 +143,7 @@ func TestPostgresRoles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	roles := []installation.Role{installation.Walker, installation.Reader, installation.Committer, installation.Operator, installation.Pruner, installation.Scrubber}
+	roles := []installation.Role{installation.Walker, installation.Reader, installation.Committer, installation.Operator, installation.Pruner, installation.Scrubber, installation.Restorer}
 	statements := []string{"ALTER DATABASE " + u.Path[1:] + " SET bctl.roles = '" + prefix + "'", "REVOKE TEMPORARY ON DATABASE " + u.Path[1:] + " FROM PUBLIC"}
 	for _, role := range append(roles, installation.Admin, installation.Monitor) {
 		statements = append(statements, "CREATE ROLE "+prefix+"_"+string(role)+" LOGIN PASSWORD 'p'")

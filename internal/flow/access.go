@@ -20,8 +20,8 @@ func ReaderAccess(site, inbox string) Access {
 	return Access{append(publish, Packs.Subject, Lists.Subject, Batches.Subject, progressSubject), workerHears(inbox)}
 }
 
-// HousekeeperAccess returns what a pruner or a scrubber does: it is present, and describes itself
-// when asked. It takes no work from NATS.
+// HousekeeperAccess returns what a pruner, a scrubber or a restorer does: it is present, and
+// describes itself when asked. It takes no work from NATS.
 func HousekeeperAccess(role Role, inbox string) Access {
 	return Access{[]string{serviceSubjectOf(role, "")}, append(replies(inbox), presentSubject+".*", askSubject)}
 }

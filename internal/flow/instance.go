@@ -25,6 +25,7 @@ const (
 	RoleReader    Role = "reader"
 	RolePruner    Role = "pruner"
 	RoleScrubber  Role = "scrubber"
+	RoleRestorer  Role = "restorer"
 )
 
 // sited reports whether the services of a role belong to a site.
@@ -39,7 +40,7 @@ type Instance struct {
 	ID      string // of the process: different after each start
 	Role    Role
 	Name    string // for display
-	Site    string // "" for committers, pruners and scrubbers
+	Site    string // "" for committers, pruners, scrubbers and restorers
 	Version string
 	Started time.Time
 
@@ -121,7 +122,7 @@ func roleOf(subject string) (role Role, site string, err error) {
 
 func checkRole(role Role, site string) error {
 	switch {
-	case (role == RoleCommitter || role == RolePruner || role == RoleScrubber) && site == "":
+	case (role == RoleCommitter || role == RolePruner || role == RoleScrubber || role == RoleRestorer) && site == "":
 		return nil
 	case role.sited():
 		return backup.CheckSite(site)
@@ -275,6 +276,6 @@ func (c *Conn) checkAllowed(ctx context.Context, subjects ...string) error {
 
 // compareInstances orders instances for display.
 func compareInstances(a, b Instance) int {
-	order := map[Role]int{RoleCommitter: 0, RoleWalker: 1, RoleReader: 2, RolePruner: 3, RoleScrubber: 4}
+	order := map[Role]int{RoleCommitter: 0, RoleWalker: 1, RoleReader: 2, RolePruner: 3, RoleScrubber: 4, RoleRestorer: 5}
 	return cmp.Or(cmp.Compare(order[a.Role], order[b.Role]), cmp.Compare(a.Site, b.Site), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 }

@@ -41,7 +41,7 @@ func (a Access) Rights() []Right {
 func (a Access) Others() []Right {
 	const elsewhere = "bctl-doctor" // a site that is not this client's
 	all := Access{Subscribe: []string{"bctl.v1.commit.>"}}
-	for _, other := range []Access{WalkerAccess(backup.DefaultSite, ""), ReaderAccess(backup.DefaultSite, ""), WalkerAccess(elsewhere, ""), ReaderAccess(elsewhere, ""), CommitterAccess(""), HousekeeperAccess(RolePruner, ""), HousekeeperAccess(RoleScrubber, ""), FollowerAccess("")} {
+	for _, other := range []Access{WalkerAccess(backup.DefaultSite, ""), ReaderAccess(backup.DefaultSite, ""), WalkerAccess(elsewhere, ""), ReaderAccess(elsewhere, ""), CommitterAccess(""), HousekeeperAccess(RolePruner, ""), HousekeeperAccess(RoleScrubber, ""), HousekeeperAccess(RoleRestorer, ""), FollowerAccess("")} {
 		all.Publish = append(all.Publish, other.Publish...)
 	}
 	for _, stream := range Streams() {

@@ -108,6 +108,7 @@ type Index interface {
 	Scrubbing
 	Drilling
 	Naming
+	Restoring
 	// Close closes the connections.
 	Close() error
 }

@@ -16,8 +16,10 @@ const (
 	Operator Role = "operator"
 	Pruner   Role = "pruner"   // deletes what no snapshot needs, and opens nothing
 	Scrubber Role = "scrubber" // proves packs, and neither writes nor opens any
-	Monitor  Role = "monitor"  // reads /metrics of the services, and nothing else
-	Mirror   Role = "mirror"   // reads the store, and nothing else, to copy it to another one
+	// Restorer writes files that are restored, with keys of single packs that it is given.
+	Restorer Role = "restorer"
+	Monitor  Role = "monitor" // reads /metrics of the services, and nothing else
+	Mirror   Role = "mirror"  // reads the store, and nothing else, to copy it to another one
 )
 
 // An Identity is a role known to servers, for one site if the role is bound to a site. Its

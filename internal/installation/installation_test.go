@@ -57,7 +57,7 @@ func TestSecretsAreInSecretFiles(t *testing.T) {
 		}
 		i := opened(t, dir)
 		c, err := i.begin(time.Now())
-		if err != nil || len(c.keys) != 8 { // admin, committer, operator, pruner, scrubber, mirror, and one reader per site
+		if err != nil || len(c.keys) != 9 { // admin, committer, operator, pruner, scrubber, restorer, mirror, and one reader per site
 			t.Fatal(len(c.keys), err)
 		}
 		for name, text := range read(t, dir) {

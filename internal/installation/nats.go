@@ -90,7 +90,7 @@ func (i Identity) access() (a flow.Access, ok bool) {
 		return flow.CommitterAccess(i.inbox()), true
 	case Operator:
 		return flow.FollowerAccess(i.inbox()), true
-	case Pruner, Scrubber:
+	case Pruner, Scrubber, Restorer:
 		return flow.HousekeeperAccess(flow.Role(i.Role), i.inbox()), true
 	case Admin, Monitor:
 	}

@@ -84,7 +84,7 @@ type StoreKey struct {
 }
 
 // databaseRoles are the roles with access to the index, in display order.
-var databaseRoles = []Role{Admin, Committer, Walker, Reader, Operator, Pruner, Scrubber, Monitor}
+var databaseRoles = []Role{Admin, Committer, Walker, Reader, Operator, Pruner, Scrubber, Restorer, Monitor}
 
 // roles are all roles.
 var roles = append(slices.Clone(databaseRoles), Mirror)
@@ -199,7 +199,7 @@ func parsePlan(data []byte) (*Plan, error) {
 		return nil, fmt.Errorf("%s: %w", planFile, err)
 	}
 	for _, i := range p.newest() {
-		if i.Generation < 1 && i.Role != Pruner && i.Role != Scrubber && i.Role != Mirror { // which older installations do not have: Refresh adds them
+		if i.Generation < 1 && i.Role != Pruner && i.Role != Scrubber && i.Role != Restorer && i.Role != Mirror { // which older installations do not have: Refresh adds them
 			return nil, fmt.Errorf("%s has no generation of %s: %w", planFile, i.Folder(), backup.ErrInvalid)
 		}
 	}

@@ -20,7 +20,7 @@ func testPolicySize(t *testing.T, mode store.LockMode) {
 	p := testPlan(t.TempDir())
 	p.Store.Kind, p.Store.ObjectLock = VersityGW, mode
 	p.Generations = map[string][]int{}
-	for _, folder := range []string{"admin", "committer", "reader@paris", "reader@oslo", "operator", "pruner", "scrubber", "mirror"} {
+	for _, folder := range []string{"admin", "committer", "reader@paris", "reader@oslo", "operator", "pruner", "scrubber", "restorer", "mirror"} {
 		p.Generations[folder] = []int{1, 2}
 	}
 	keys := map[Identity]StoreKey{}

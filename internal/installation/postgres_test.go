@@ -274,10 +274,10 @@ func (d *database) testPrivileges(t *testing.T) {
 		},
 		{
 			"operator", Operator,
-			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_packs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "drills", "filers", "holds", "interrupted_pages", "journal_proofs", "log", "packs", "pages", "parity_groups", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "put_back", "read_batches", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "snapshots", "stops", "walk_tasks"}, append(everyone, names...)...),
-			[]string{"confirmations", "drills", "filers", "holds", "log", "policies", "readings", "shards", "snapshots", "stops", "walk_tasks"},
-			[]string{"brake", "filers", "policies", "readings", "scrub", "shards", "snapshots", "stops"},
-			[]string{"confirmations", "drills", "filers", "holds", "policies", "readings", "shards", "stops"},
+			append([]string{"amendments", "brake", "catalog_numbers", "catalogs", "lost_packs", "lost_snapshots", "object_locks", "chunk_copies", "chunk_lists", "chunks", "confirmations", "drills", "filers", "holds", "interrupted_pages", "journal_proofs", "log", "packs", "pages", "parity_groups", "policies", "problems", "prunes", "purges", "purge_chunks", "purge_objects", "put_back", "read_batches", "readings", "removed_snapshots", "reread_pages", "restores", "restore_refusals", "restore_tasks", "scrub", "shards", "snapshots", "stops", "walk_tasks"}, append(everyone, names...)...),
+			[]string{"confirmations", "drills", "filers", "holds", "log", "policies", "readings", "restores", "restore_tasks", "shards", "snapshots", "stops", "walk_tasks"},
+			[]string{"brake", "filers", "policies", "readings", "restore_tasks", "scrub", "shards", "snapshots", "stops"},
+			[]string{"confirmations", "drills", "filers", "holds", "policies", "readings", "restores", "shards", "stops"},
 		},
 		{
 			"pruner", Pruner,
@@ -288,6 +288,10 @@ func (d *database) testPrivileges(t *testing.T) {
 		{
 			"scrubber", Scrubber, append([]string{"chunk_copies", "chunks", "journal_proofs", "leaders", "packs", "parity_groups", "put_back", "scrub"}, everyone...),
 			[]string{"leaders"}, []string{"journal_proofs", "leaders", "packs", "parity_groups", "scrub"}, nil,
+		},
+		{
+			"restorer", Restorer, append([]string{"chunk_copies", "chunks", "packs", "pages", "readings", "reread_pages", "restores", "restore_refusals", "restore_tasks", "snapshots"}, everyone...),
+			[]string{"restore_refusals"}, []string{"readings", "restore_refusals", "restore_tasks", "restores"}, nil,
 		},
 		{"prometheus", Monitor, []string{"filers", "read_batches", "walk_tasks"}, nil, nil, nil},
 	} {

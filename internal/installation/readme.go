@@ -30,7 +30,7 @@ func readme(p *Plan) File {
 			line(i.home(), "to Prometheus, as "+prometheusEtc)
 		case Mirror:
 			line(i.home(), "to the machine that copies the store to a second one (bctl mirror run), below "+identityEtc)
-		case Committer, Walker, Reader, Pruner, Scrubber:
+		case Committer, Walker, Reader, Pruner, Scrubber, Restorer:
 			line(i.home(), "to each machine that runs this service, below "+identityEtc)
 		}
 	}

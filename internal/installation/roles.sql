@@ -15,7 +15,7 @@ DO $roles$
 DECLARE
     wanted text;
 BEGIN
-    FOREACH wanted IN ARRAY ARRAY[{{literal .admin}}, {{literal .committer}}, {{literal .walker}}, {{literal .reader}}, {{literal .operator}}, {{literal .pruner}}, {{literal .scrubber}}, {{literal .monitor}}] LOOP
+    FOREACH wanted IN ARRAY ARRAY[{{literal .admin}}, {{literal .committer}}, {{literal .walker}}, {{literal .reader}}, {{literal .operator}}, {{literal .pruner}}, {{literal .scrubber}}, {{literal .restorer}}, {{literal .monitor}}] LOOP
         IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = wanted) THEN
             EXECUTE format('CREATE ROLE %I', wanted);
         END IF;
@@ -28,8 +28,8 @@ WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = {{literal .Database}})
 
 ALTER DATABASE {{ident .Database}} OWNER TO {{ident .admin}};
 ALTER DATABASE {{ident .Database}} SET {{.Setting}} = {{literal .Name}};
-REVOKE ALL ON DATABASE {{ident .Database}} FROM PUBLIC, {{ident .walker}}, {{ident .reader}}, {{ident .operator}}, {{ident .pruner}}, {{ident .scrubber}}, {{ident .monitor}};
-GRANT CONNECT ON DATABASE {{ident .Database}} TO {{ident .committer}}, {{ident .walker}}, {{ident .reader}}, {{ident .operator}}, {{ident .pruner}}, {{ident .scrubber}}, {{ident .monitor}};
+REVOKE ALL ON DATABASE {{ident .Database}} FROM PUBLIC, {{ident .walker}}, {{ident .reader}}, {{ident .operator}}, {{ident .pruner}}, {{ident .scrubber}}, {{ident .restorer}}, {{ident .monitor}};
+GRANT CONNECT ON DATABASE {{ident .Database}} TO {{ident .committer}}, {{ident .walker}}, {{ident .reader}}, {{ident .operator}}, {{ident .pruner}}, {{ident .scrubber}}, {{ident .restorer}}, {{ident .monitor}};
 -- Committers write in bulk, through temporary tables.
 GRANT TEMPORARY ON DATABASE {{ident .Database}} TO {{ident .committer}};
 
@@ -39,7 +39,7 @@ BEGIN;
 
 ALTER SCHEMA public OWNER TO {{ident .admin}};
 REVOKE ALL ON SCHEMA public FROM PUBLIC;
-GRANT USAGE ON SCHEMA public TO {{ident .committer}}, {{ident .walker}}, {{ident .reader}}, {{ident .operator}}, {{ident .pruner}}, {{ident .scrubber}}, {{ident .monitor}};
+GRANT USAGE ON SCHEMA public TO {{ident .committer}}, {{ident .walker}}, {{ident .reader}}, {{ident .operator}}, {{ident .pruner}}, {{ident .scrubber}}, {{ident .restorer}}, {{ident .monitor}};
 
 -- {{.admin}} becomes the owner of an index that another role created.
 DO $owner$
@@ -89,5 +89,5 @@ COMMIT;
 
 -- End the sessions of certificates that are no longer accepted.
 SELECT pg_terminate_backend(pid) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
-WHERE usename IN ({{literal .admin}}, {{literal .committer}}, {{literal .walker}}, {{literal .reader}}, {{literal .operator}}, {{literal .pruner}}, {{literal .scrubber}}, {{literal .monitor}})
+WHERE usename IN ({{literal .admin}}, {{literal .committer}}, {{literal .walker}}, {{literal .reader}}, {{literal .operator}}, {{literal .pruner}}, {{literal .scrubber}}, {{literal .restorer}}, {{literal .monitor}})
     AND client_dn <> ALL (ARRAY[{{range $i, $name := .Identities}}{{if $i}}, {{end}}left({{literal (print "/CN=" $name)}}, 63){{end}}]::text[]);

@@ -13,7 +13,7 @@ import (
 )
 
 // storeRoles are the roles with access to the store. Walkers do not use it.
-var storeRoles = []Role{Admin, Committer, Reader, Operator, Pruner, Scrubber, Mirror}
+var storeRoles = []Role{Admin, Committer, Reader, Operator, Pruner, Scrubber, Restorer, Mirror}
 
 // An s3Right is a permission of a role at the store, independent of the type of server.
 type s3Right struct {
@@ -81,6 +81,8 @@ func s3Rights(role Role) []s3Right {
 		return []s3Right{{[]string{get}, []string{"repository", "packs/*"}}, {[]string{put}, []string{"packs/*"}}}
 	case Operator, Mirror: // restores, or copies to another store
 		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}}
+	case Restorer: // without ListBucket a missing pack would look like a forbidden one
+		return []s3Right{{[]string{get}, []string{"repository", "packs/*"}}, {list, nil}}
 	case Scrubber: // without ListBucket a missing pack would look like a forbidden one
 		return []s3Right{{[]string{get}, []string{"repository", "packs/*", "segments/*", "commits/*", "catalog/*", "index/*", parityObjects}}, {list, nil}}
 	case Pruner:

@@ -124,7 +124,7 @@ func (s *objectStore) testLocksStay(t *testing.T, mode store.LockMode) {
 	} else if s.Plan.Store.Kind == MinIO {
 		version = info.VersionID
 	}
-	for _, folder := range []string{"admin", "committer", "reader@paris", "operator", "pruner", "scrubber"} {
+	for _, folder := range []string{"admin", "committer", "reader@paris", "operator", "pruner", "scrubber", "restorer"} {
 		core := s.raw(t, s.key(t, folder))
 		sooner := time.Now().Add(time.Hour).UTC()
 		for _, bypass := range []bool{false, true} {

@@ -176,7 +176,7 @@ func (s *objectStore) testForbidden(t *testing.T) {
 			t.Errorf("%s: %s: %v", who, what, err)
 		}
 	}
-	may := map[string][]string{"admin": {"repository", "keys/"}, "committer": {"segments/", "commits/", "catalog/"}, "reader@paris": {"packs/"}, "operator": nil, "pruner": {"packs/", "parity/"}, "scrubber": nil, "mirror": nil}
+	may := map[string][]string{"admin": {"repository", "keys/"}, "committer": {"segments/", "commits/", "catalog/"}, "reader@paris": {"packs/"}, "operator": nil, "pruner": {"packs/", "parity/"}, "scrubber": nil, "restorer": nil, "mirror": nil}
 	for folder, prefixes := range may {
 		core := s.raw(t, s.key(t, folder))
 		for _, name := range []string{"packs/x", "segments/x", "commits/x", "catalog/x", "keys/x", "parity/x", "repository", "x"} {
@@ -438,7 +438,7 @@ func (s *objectStore) testKeys(t *testing.T) {
 func TestAmazonPolicies(t *testing.T) {
 	p := testPlan(t.TempDir())
 	p.Store = Store{URL: "s3://bucket/some/prefix/", Kind: AWS}
-	p.Generations = map[string][]int{"admin": {1}, "committer": {1}, "reader@paris": {1, 2}, "reader@oslo": {1}, "operator": {1}, "pruner": {1}, "scrubber": {1}, "walker@paris": {1}}
+	p.Generations = map[string][]int{"admin": {1}, "committer": {1}, "reader@paris": {1, 2}, "reader@oslo": {1}, "operator": {1}, "pruner": {1}, "scrubber": {1}, "restorer": {1}, "walker@paris": {1}}
 	files, err := storeFiles(&p, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -448,7 +448,7 @@ func TestAmazonPolicies(t *testing.T) {
 		found[strings.TrimPrefix(f.Path, "s3/")] = f.Data
 	}
 	type policy struct{ Statement []statement }
-	for name, wantPut := range map[string]string{"admin": "repository keys/*", "committer": "segments/* commits/* catalog/*", "reader": "packs/*", "operator": "", "pruner": "packs/* parity/*", "scrubber": ""} {
+	for name, wantPut := range map[string]string{"admin": "repository keys/*", "committer": "segments/* commits/* catalog/*", "reader": "packs/*", "operator": "", "pruner": "packs/* parity/*", "scrubber": "", "restorer": ""} {
 		var is policy
 		if err := json.Unmarshal(found[name+".json"], &is); err != nil || len(is.Statement) == 0 {
 			t.Fatalf("%s: %v", name, err)

@@ -49,7 +49,7 @@ func (i Identity) home() string {
 func (p *Plan) serverName(r Role) string { return string(r) + "." + p.Name }
 
 // services are the roles that serve metrics.
-var services = []Role{Committer, Walker, Reader, Pruner, Scrubber, Mirror}
+var services = []Role{Committer, Walker, Reader, Pruner, Scrubber, Restorer, Mirror}
 
 // settingsFiles returns the settings of each identity in its newest generation, and its credentials
 // for the store.
@@ -122,7 +122,7 @@ func (p *Plan) settings(i Identity) group {
 		s["worker_key"] = workerKeyName
 	case Committer:
 		s["committer_key"] = committerKeyName
-	case Walker, Pruner, Scrubber, Monitor, Mirror:
+	case Walker, Pruner, Scrubber, Restorer, Monitor, Mirror:
 	}
 	if i.Role.sited() {
 		s["worker"] = group{"site": i.Site}
@@ -195,8 +195,8 @@ func prometheusFiles(p *Plan) ([]File, error) {
 	var text bytes.Buffer
 	text.WriteString(strings.TrimLeft(`
 # Written by bctl deploy. You write the targets: targets-walker.yml, targets-reader.yml, targets-committer.yml,
-# targets-pruner.yml, targets-scrubber.yml and, with a mirror, targets-mirror.yml in the directory of this file, each
-# a list such as
+# targets-pruner.yml, targets-scrubber.yml, targets-restorer.yml and, with a mirror, targets-mirror.yml in the directory
+# of this file, each a list such as
 #   - targets: ["walker1.example.com:9464", "walker2.example.com:9464"]
 `, "\n"))
 	err := encodeYAML(&text, group{"scrape_configs": jobs})

@@ -31,6 +31,9 @@ func (d *directory) getsAttributes() bool {
 func (d *directory) conclude() {
 	r, gets := d.r, d.getsAttributes()
 	defer r.untrack(d)
+	if r.o.Part.shared() && d.split {
+		return // the last part finishes it
+	}
 	if !d.made.Existed && (r.o.DryRun || !gets) || r.o.DryRun && !gets {
 		return
 	}
@@ -50,7 +53,7 @@ func (d *directory) conclude() {
 // setAttributes gives the directory the attributes of the snapshot.
 func (d *directory) setAttributes(at *target.Dir, report target.Report) {
 	others := d.ownXattrs(report) && browse.AllXattrs(&d.self)
-	if d.made.Existed && !d.sameAttributes(at, others) {
+	if d.made.Existed && (d.r.o.Part == nil || d.r.o.Part.shared()) && !d.sameAttributes(at, others) {
 		d.r.change(Attributes, d.path, &d.self)
 		if d.ready { // otherwise it is not counted
 			d.r.keptDirectories.Add(-1)

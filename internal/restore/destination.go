@@ -18,7 +18,11 @@ func (r *restorer) openTarget(whole bool) (err error) {
 	if _, err := os.Stat(r.o.Target); r.o.DryRun && errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	r.root, err = target.Open(target.Options{Path: r.o.Target, Salt: r.o.Snapshot[:], Mark: whole, Fault: r.o.fault})
+	o := target.Options{Path: r.o.Target, Salt: r.o.Snapshot[:], Mark: whole, Fault: r.o.fault}
+	if r.o.Part != nil {
+		o.Joined, o.Mark = &r.o.Part.Target, r.o.Part.Last
+	}
+	r.root, err = target.Open(o)
 	return err
 }
 
@@ -93,6 +97,12 @@ func (r *restorer) finishTarget(complete bool) {
 		return // a dry run, or the target is protected
 	}
 	r.putBackUnfinished()
+	if r.o.Part.shared() {
+		return
+	}
+	if r.o.Part != nil && complete {
+		d.unclaim()
+	}
 	at, err := d.open()
 	if err != nil {
 		r.problem("", "open directory", err)

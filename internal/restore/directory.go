@@ -36,6 +36,8 @@ type directory struct {
 	wanted            bool        // selected with everything in it
 	attributesUnknown bool        // self is not set
 	partial           bool        // not all of its pages are known
+	split             bool        // another part of the restore begins below it
+	above             bool        // it is above the part
 	tried, ready      bool        // creation was tried; it exists
 	made              target.Made // what Mkdir found at the target
 	lent              uint32      // rights that self.Mode has while the target has its mark
@@ -86,15 +88,22 @@ func (r *restorer) makeDirectory(d *directory) bool {
 		r.putBackUnused(d)
 		return false
 	}
-	r.track(d)
 	d.ready = true
 	d.findMount()
-	if d.made.Existed {
-		r.keptDirectories.Add(1)
-	} else {
+	switch {
+	case !d.made.Existed:
 		r.directories.Add(1)
+	case r.o.Part == nil || r.o.Part.shared() && !d.split:
+		r.keptDirectories.Add(1)
 	}
-	r.flaw(d.path, d.flaw)
+	if !d.finishedElsewhere() {
+		r.flaw(d.path, d.flaw)
+	}
+	if r.o.Part.shared() && d.split {
+		d.made.Existed = true // other processes may make entries in it
+		return true
+	}
+	r.track(d)
 	return true
 }
 

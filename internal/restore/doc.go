@@ -6,6 +6,7 @@
 //	destination.go  marks, syncs and finishes the target itself
 //	space.go        refuses what an empty target has no room for
 //	amount.go       measures what is selected
+//	part.go         restores one of several parts
 //	plan.go         reads pages of the index in walk order: directories and files
 //	flaws.go        reports entries that the snapshot does not hold as the file server had them
 //	bundle.go       collects files in bundles of bounded size, and fetches their chunks

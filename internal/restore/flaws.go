@@ -39,11 +39,13 @@ func (r *restorer) flawAbove(ctx context.Context) (stale bool, err error) {
 	parent, _ := backup.Split(r.o.Path)
 	dir, stale, err := browse.Unread(ctx, r.cat, r.o.Snapshot, parent)
 	switch {
-	case errors.Is(err, backup.ErrCorrupt):
+	case err != nil && !errors.Is(err, backup.ErrCorrupt) || err == nil && !stale:
+		return false, err
+	case !r.reportsPages():
+		return true, nil
+	case err != nil:
 		r.problem("", OpListing, fmt.Errorf("it is not known whether this could be read when the snapshot was taken: %w", err))
 		return true, nil
-	case err != nil || !stale:
-		return false, err
 	}
 	r.flaw("", fmt.Sprintf("the directory %q could not be read when the snapshot was taken; this is from an earlier snapshot", "/"+dir))
 	return true, nil

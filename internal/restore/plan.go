@@ -71,7 +71,7 @@ func (p *planner) plan(ctx context.Context, entry backup.Entry) error {
 }
 
 func (p *planner) planTree(ctx context.Context) error {
-	for v, err := range p.r.cat.Pages(ctx, p.r.o.Snapshot, p.r.o.Path) {
+	for v, err := range p.readPages(ctx) {
 		if err != nil {
 			return err
 		}
@@ -93,7 +93,9 @@ func (p *planner) planTree(ctx context.Context) error {
 }
 
 // knowsPages reports whether the complete page set of what is restored is known.
-func (p *planner) knowsPages() bool { return p.r.o.Pages.Pages > 0 && p.r.o.Path == "" }
+func (p *planner) knowsPages() bool {
+	return p.r.o.Pages.Pages > 0 && p.r.o.Path == "" && p.r.reportsPages()
+}
 
 // checkPages compares all pages that were read with those that the snapshot was committed with. It
 // skips snapshots for which a directory with missing pages was reported.
@@ -145,6 +147,9 @@ func (p *planner) planPage(ctx context.Context, v *backup.PageVersion) error {
 		p.skip, p.skipped = true, path
 		return nil
 	}
+	if p.current.above {
+		return nil
+	}
 	if err != nil {
 		p.reportIncomplete(path, err)
 		p.current.partial = true
@@ -156,7 +161,9 @@ func (p *planner) planPage(ctx context.Context, v *backup.PageVersion) error {
 // reportIncomplete reports a directory that is not completely known.
 func (p *planner) reportIncomplete(path string, err error) {
 	p.reported = true
-	p.r.problem(path, OpListing, err)
+	if p.r.reportsPages() {
+		p.r.problem(path, OpListing, err)
+	}
 }
 
 // enter makes path the current directory. It is false if the directory is not restored; then
@@ -173,6 +180,7 @@ func (p *planner) enter(path string, page *backup.Page, damaged bool) bool {
 		return false
 	}
 	d := &directory{r: p.r, parent: p.current, path: path, name: name, attributesUnknown: damaged, stale: p.stale}
+	d.place(backup.Join(p.r.o.Path, path))
 	switch {
 	case path != "" && p.current == nil:
 		return p.orphan(path, "its parent is not in the snapshot")
@@ -192,6 +200,9 @@ func (p *planner) enter(path string, page *backup.Page, damaged bool) bool {
 	if path != "" {
 		p.listed -= p.current.saw(name)
 		if d.self.HadVanished() {
+			if !p.r.reportsPages() {
+				return false
+			}
 			p.r.flaw(path, "it vanished, or was replaced, before the backup could look at it; the snapshot has nothing of it")
 			return false
 		}
@@ -204,11 +215,16 @@ func (p *planner) enter(path string, page *backup.Page, damaged bool) bool {
 	// Include is also called for paths in a directory that it has selected, because the caller may
 	// report patterns that match nothing.
 	d.wanted = p.r.o.Include == nil || d.parent != nil && (p.r.o.Include.Matches(path, true) || d.parent.wanted)
+	if p.r.o.Part != nil {
+		d.wanted = d.makes()
+	}
 	if d.wanted && p.r.o.Newer.IsZero() && !p.r.makeDirectory(d) {
 		p.pop()
 		return false
 	}
-	p.bundle.addDirectory(d)
+	if !p.r.o.Part.shared() || !d.split {
+		p.bundle.addDirectory(d)
+	}
 	return true
 }
 
@@ -225,6 +241,9 @@ func (d *directory) inherit(p *planner) {
 
 func (p *planner) orphan(path, why string) bool {
 	p.reported = true
+	if !p.r.reportsPages() {
+		return false
+	}
 	p.r.problem(path, OpOrphan, fmt.Errorf("%s: %w", why, backup.ErrCorrupt))
 	return false
 }
@@ -291,6 +310,7 @@ func (p *planner) planEntries(ctx context.Context, entries []backup.Entry) error
 		case excluded:
 		case e.Kind == backup.Directory:
 			p.listed += d.list(e.Name, p.listed)
+		case !p.r.o.Part.has(e):
 		case (p.r.included(path) || d.wanted) && p.r.isNewer(e):
 			if !p.r.makeDirectory(d) {
 				continue

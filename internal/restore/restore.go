@@ -113,6 +113,8 @@ type Options struct {
 	NoSync           bool   // do not wait at the end until the data is on the disk
 	Verify           bool   // compare the content of files that are kept
 
+	Part *Part // nil: the restore has no parts
+
 	Concurrency int // maximum concurrent reads of pack ranges; 0: a few per CPU
 
 	space func(path string) (target.Space, error)           // for tests: target.SpaceAt
@@ -191,6 +193,22 @@ type Summary struct {
 	OwnersNotSet int64 // because only root may set them; one Problem reports all
 }
 
+// Add adds the counts of another restore.
+func (s *Summary) Add(o *Summary) {
+	s.Files += o.Files
+	s.Links += o.Links
+	s.Directories += o.Directories
+	s.Kept += o.Kept
+	s.KeptDirs += o.KeptDirs
+	s.Attributes += o.Attributes
+	s.Deleted += o.Deleted
+	s.Bytes += o.Bytes
+	s.KeptBytes += o.KeptBytes
+	s.Problems += o.Problems
+	s.Flawed += o.Flawed
+	s.OwnersNotSet += o.OwnersNotSet
+}
+
 // A restorer is one run of Restore.
 type restorer struct {
 	o      Options
@@ -260,7 +278,7 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 	err = r.run(r.ctx, entry)
 	stopMeasuring()
 	stopProgress()
-	if err != nil {
+	if err != nil && o.Part == nil { // another process may have taken over a part, and its names
 		r.discardActive()
 	}
 	r.finishTarget(err == nil)
@@ -268,7 +286,9 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 		r.abandonTarget()
 	}
 	if err == nil {
-		r.reportOwners()
+		if o.Part == nil {
+			r.reportOwners()
+		}
 		err = context.Cause(r.ctx) // an error of the final steps
 	}
 	if err == nil && o.DryRun {
@@ -350,8 +370,13 @@ func (r *restorer) attribute(path, op string, err error) {
 func (r *restorer) reportOwners() {
 	if n := r.owners.Load(); n > 0 {
 		r.problems.Add(1)
-		r.obs.Problem(backup.Problem{Op: "chown", Err: fmt.Sprintf("%v; entries that belong to the user who restored them: %d", target.ErrOwner, n)})
+		r.obs.Problem(OwnersProblem(n))
 	}
+}
+
+// OwnersProblem is the one problem that reports all owners that were not set.
+func OwnersProblem(n int64) backup.Problem {
+	return backup.Problem{Op: "chown", Err: fmt.Sprintf("%v; entries that belong to the user who restored them: %d", target.ErrOwner, n)}
 }
 
 func (r *restorer) change(a Action, path string, e *backup.Entry) {

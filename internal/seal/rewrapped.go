@@ -55,16 +55,32 @@ func (o *Opener) UnwrapRaw(wrapped []byte) (RawKey, error) {
 // UnwrapPack is Unwrap for the pack whose key has the given id: if wrapped is not for one of the
 // identities, the key may have been wrapped again.
 func (o *Opener) UnwrapPack(id KeyID, wrapped []byte) (*DataKey, error) {
-	key, err := o.Unwrap(wrapped)
+	raw, err := o.UnwrapRawPack(id, wrapped)
+	if err != nil {
+		return nil, err
+	}
+	return newDataKey(raw), nil
+}
+
+// UnwrapRawPack is UnwrapRaw for a pack, as UnwrapPack is Unwrap.
+func (o *Opener) UnwrapRawPack(id KeyID, wrapped []byte) (RawKey, error) {
+	if o.given != nil {
+		raw, ok := o.given[id]
+		if !ok {
+			return raw, fmt.Errorf("the key of this pack was not given: %w", backup.ErrWrongKey)
+		}
+		return raw, nil
+	}
+	raw, err := o.UnwrapRaw(wrapped)
 	if o.rewrapped == nil || !errors.Is(err, backup.ErrWrongKey) {
-		return key, err
+		return raw, err
 	}
 	raw, other := o.rewrapped(id)
 	switch {
 	case errors.Is(other, backup.ErrNotFound):
-		return nil, fmt.Errorf("the identity was no recipient when this pack was written, and no bctl key rotate has wrapped its key again since: %w", backup.ErrWrongKey)
+		return RawKey{}, fmt.Errorf("the identity was no recipient when this pack was written, and no bctl key rotate has wrapped its key again since: %w", backup.ErrWrongKey)
 	case other != nil:
-		return nil, fmt.Errorf("find a key that was wrapped again: %w", other)
+		return RawKey{}, fmt.Errorf("find a key that was wrapped again: %w", other)
 	}
-	return newDataKey(raw), nil
+	return raw, nil
 }

@@ -102,7 +102,8 @@ func (s *Sealer) encrypt(plaintext []byte) ([]byte, error) {
 // pack keeps the pack's DataKey.
 type Opener struct {
 	identities []age.Identity
-	rewrapped  Rewrapped // may be nil
+	rewrapped  Rewrapped        // may be nil
+	given      map[KeyID]RawKey // not nil: the only keys (GivenKeys)
 }
 
 // Unwrap returns the key that NewDataKey wrapped. Errors wrap backup.ErrWrongKey or

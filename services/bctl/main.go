@@ -14,5 +14,5 @@ import (
 
 func main() {
 	process.TuneMemory()
-	os.Exit(cli.Main(cli.Services{Walker: serve.Walker, Reader: serve.Reader, Committer: serve.Committer, Pruner: serve.Pruner, Scrubber: serve.Scrubber}))
+	os.Exit(cli.Main(cli.Services{Walker: serve.Walker, Reader: serve.Reader, Committer: serve.Committer, Pruner: serve.Pruner, Scrubber: serve.Scrubber, Restorer: serve.Restorer}))
 }

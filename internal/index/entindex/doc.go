@@ -125,6 +125,7 @@
 //	lost.go        packs that the store has lost, and that a repair may take back
 //	scrub.go       notes what is proven of packs, and returns those that are due
 //	scrubparts.go  does the same for the slices of the journal, and for parity groups
+//	restores.go    the restores that restorers share
 //	drills.go      the reports of drills
 //	versions.go    writes versions of pages anew
 //	recover.go     stores what a rebuild has found in the store

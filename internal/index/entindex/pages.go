@@ -38,8 +38,12 @@ func (x *Index) Pages(ctx context.Context, id backup.SnapshotID, path string) it
 
 // Subtree implements index.Walking.
 func (x *Index) Subtree(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, path string) iter.Seq2[backup.PageVersion, error] {
+	return versionsOf(x.subtree(ctx, shard, base, path))
+}
+
+func versionsOf(rows iter.Seq2[PageRow, error]) iter.Seq2[backup.PageVersion, error] {
 	return func(yield func(backup.PageVersion, error) bool) {
-		for row, err := range x.subtree(ctx, shard, base, path) {
+		for row, err := range rows {
 			var version backup.PageVersion
 			if err == nil {
 				version, err = row.version()
@@ -57,9 +61,14 @@ type fetched struct {
 	err  error
 }
 
-// subtree yields the rows of path and below that are valid at a snapshot. While the consumer takes
-// the second half of the rows in memory, the next ones are fetched.
+// subtree yields the rows of path and below that are valid at a snapshot.
 func (x *Index) subtree(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, path string) iter.Seq2[PageRow, error] {
+	return x.pagesIn(ctx, shard, at, Range{backup.PathKey(path), backup.PathKeyEnd(path)})
+}
+
+// pagesIn yields the rows of a range that are valid at a snapshot. While the consumer takes the
+// second half of the rows in memory, the next ones are fetched.
+func (x *Index) pagesIn(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, of Range) iter.Seq2[PageRow, error] {
 	return func(yield func(PageRow, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		var fetching sync.WaitGroup
@@ -68,7 +77,7 @@ func (x *Index) subtree(ctx context.Context, shard backup.ShardID, at backup.Sna
 		next := make(chan fetched, 1)
 		fetch := func(after []byte, key backup.PageKey, limit int) {
 			fetching.Go(func() {
-				rows, err := x.Backend.PagesAfter(ctx, shard, at, Range{backup.PathKey(path), backup.PathKeyEnd(path)}, after, key, limit)
+				rows, err := x.Backend.PagesAfter(ctx, shard, at, of, after, key, limit)
 				next <- fetched{rows, err}
 			})
 		}

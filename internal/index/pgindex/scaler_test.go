@@ -122,7 +122,7 @@ func monitor(t *testing.T, dsn string) func(query string) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	roles := []string{"committer", "walker", "reader", "operator", "pruner", "scrubber", "monitor"}
+	roles := []string{"committer", "walker", "reader", "operator", "pruner", "scrubber", "restorer", "monitor"}
 	for _, role := range roles {
 		exec(fmt.Sprintf("CREATE ROLE %s_%s", name, role))
 	}

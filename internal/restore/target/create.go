@@ -62,6 +62,9 @@ func (d *Dir) Create(e *backup.Entry, how CreateOptions) (*File, error) {
 		}
 		f.fd, err = d.root.createAt(d.fd, f.name, mode)
 	}
+	if err == nil && how.Temporary {
+		d.removeEarlier(e.Name)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -257,6 +260,7 @@ func (d *Dir) make(name string, how CreateOptions, create func(name string) erro
 	if err != nil {
 		return err
 	}
+	d.removeEarlier(name)
 	if err := d.rename(temp, name, how); err != nil {
 		_ = d.Remove(temp) // a file that stays is replaced by the next restore to this place
 		return err

@@ -30,9 +30,14 @@ func (r *Root) IsOwn(name string) bool { return strings.HasPrefix(name, r.own) }
 
 // tempName returns the temporary name for name in d. It is the same whenever this snapshot is
 // restored to this place.
-func (d *Dir) tempName(name string) string {
+func (d *Dir) tempName(name string) string { return d.tempNameOf(name, d.root.attempt()) }
+
+func (d *Dir) tempNameOf(name string, attempt int) string {
 	h := blake3.New()
 	h.Write(d.root.o.Salt)
+	if attempt > 0 {
+		h.Write([]byte{byte(attempt), byte(attempt >> 8), byte(attempt >> 16)})
+	}
 	_, _ = h.WriteString(d.path + "/" + name) // a hash never fails
 	var sum [12]byte
 	h.Digest().Read(sum[:])

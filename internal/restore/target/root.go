@@ -31,6 +31,8 @@ type Options struct {
 	// Mark leaves a mark in a directory that Open creates, until Unmark. After an interrupted
 	// restore, the next Open finds it.
 	Mark bool
+	// Joined, if not nil, opens a target in which several processes restore at a time.
+	Joined *Joined
 	// Fault, for tests, is called before a call that changes the target, and with done after one
 	// that has succeeded. An error that it returns becomes the call's error. name is the name that
 	// the call changes, or that of the attribute; it is empty if the call takes only a descriptor.
@@ -65,6 +67,8 @@ func Open(o Options) (*Root, error) {
 		open: make(map[string]*Dir), idle: list.New(),
 	}
 	switch _, err := os.Stat(o.Path); {
+	case errors.Is(err, fs.ErrNotExist) && o.Joined != nil:
+		return nil, fmt.Errorf("target %s does not exist: %w", o.Path, ErrOther)
 	case errors.Is(err, fs.ErrNotExist):
 		if err := r.makeTarget(); err != nil {
 			r.removeTarget()
@@ -85,9 +89,17 @@ func Open(o Options) (*Root, error) {
 	}
 	r.fd = fd
 	// Some file systems have no locks, so other errors are ignored.
-	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+	lock := unix.LOCK_EX
+	if o.Joined != nil {
+		lock = unix.LOCK_SH
+	}
+	if err := unix.Flock(fd, lock|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		unix.Close(fd)
 		return nil, &runningError{o.Path}
+	}
+	if err := r.joins(); err != nil {
+		unix.Close(fd)
+		return nil, err
 	}
 	if err := r.mark(); err != nil {
 		unix.Close(fd)

@@ -22,7 +22,7 @@ import (
 
 // A lack is one missing service or condition.
 type lack struct {
-	What  string // nats, committer, walker, reader, pruner, scrubber, clock, brake, purge or policy
+	What  string // nats, committer, walker, reader, pruner, scrubber, restorer, clock, brake, purge or policy
 	Site  string // of workers
 	Text  string
 	Stops bool // work cannot proceed; otherwise there are only fewer workers
@@ -270,7 +270,7 @@ func someNames(names []string) string {
 // ailing returns the services that do less than they should while others do their work, those with
 // a wrong clock, and workers that cannot be told apart.
 func (c *crew) ailing(said []lack) (list []lack) {
-	for _, role := range []flow.Role{flow.RoleCommitter, flow.RoleWalker, flow.RoleReader, flow.RolePruner, flow.RoleScrubber} {
+	for _, role := range []flow.Role{flow.RoleCommitter, flow.RoleWalker, flow.RoleReader, flow.RolePruner, flow.RoleScrubber, flow.RoleRestorer} {
 		var sites []string
 		for n := range c.services {
 			if s := &c.services[n]; s.Role == role && !slices.Contains(sites, s.Site) {

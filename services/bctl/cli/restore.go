@@ -39,6 +39,7 @@ type restoreCommand struct {
 	instant          bool
 	concurrency      int
 	given            *pflag.FlagSet
+	fleet            fleetRestore
 
 	many    manyFlags
 	tracker *tracker
@@ -78,7 +79,11 @@ fails, the others are restored all the same.
 With --instant, a new or empty DIR can be used at once: it is mounted, content
 is fetched when it is read, and everything is restored in the background. When
 all is there and no process uses DIR, it becomes a plain directory. This needs
-root and FUSE.`,
+root and FUSE.
+
+With --fleet, the restorers of a site (bctl restorer) share the restore. DIR is
+a path on their machines. This command gives them the keys of the packs that
+they need, and waits. If it is stopped, run it again to continue.`,
 		Example: `  bctl restore latest --target /tmp/restored
   bctl restore 3f2a:home/alice --target /home/alice --overwrite if-changed
   bctl restore latest:etc/hosts --target .
@@ -86,6 +91,7 @@ root and FUSE.`,
   bctl restore latest --target /srv/data --map-owner 1004:alice
   bctl restore latest --target /srv/data --delete --dry-run
   bctl restore latest --target /srv/data --instant
+  bctl restore latest --filer nas1 --target /srv/new --fleet --site paris
   bctl restore --filer nas1 --target /mnt/new
   bctl restore --all --as-of 2026-11-01 --target /mnt/new --map nas1:/home=/home`,
 		Args:              args(cobra.MaximumNArgs(1)),
@@ -111,6 +117,7 @@ root and FUSE.`,
 	flags.BoolVar(&c.verify, "verify", false, "compare also the content of files whose size and time match")
 	flags.BoolVar(&c.instant, "instant", false, "mount DIR, so that it can be used while it is restored")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change, and all errors")
+	c.fleet.flags(flags)
 	_ = cmd.RegisterFlagCompletionFunc("overwrite", cobra.FixedCompletions([]string{
 		string(restore.Always), string(restore.IfChanged), string(restore.IfNewer), string(restore.Never),
 	}, cobra.ShellCompDirectiveNoFileComp))
@@ -208,7 +215,7 @@ func (c *restoreCommand) run(ctx context.Context, given []string) error {
 	if err != nil {
 		return err
 	}
-	if err := cmp.Or(c.many.check(c, given), c.checkInstant(given)); err != nil {
+	if err := cmp.Or(c.many.check(c, given), c.checkInstant(given), c.checkFleet(given, &o)); err != nil {
 		return err
 	}
 	r, err := c.app.openRepository(ctx, toRead)
@@ -225,6 +232,9 @@ func (c *restoreCommand) run(ctx context.Context, given []string) error {
 	if err != nil {
 		return err
 	}
+	if c.fleet.abandon {
+		return c.abandonFleet(ctx, r.index)
+	}
 	opener, key, err := c.app.openSealed(ctx, r)
 	if err != nil {
 		return err
@@ -235,6 +245,9 @@ func (c *restoreCommand) run(ctx context.Context, given []string) error {
 	defer stop()
 	if len(given) == 0 {
 		return c.restoreMany(ctx, r.index, deps, o, list)
+	}
+	if c.fleet.on {
+		return list[0].restoreInFleet(ctx, r.index, deps, o, stop)
 	}
 	err = list[0].restore(ctx, r.index, deps, o)
 	stop()

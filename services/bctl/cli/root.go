@@ -26,10 +26,10 @@
 //
 // Restore and browse
 //
-//	restore.go, restore_instant.go, owners.go, dump.go, mount.go, reading.go, ls.go,
-//	ls_long.go, ls_tree.go, ls_flaws.go, find.go, find_pattern.go, history.go, versions.go,
-//	diff.go, diff_live.go, snapshot.go, snapshot_ls.go, snapshot_bad.go, interrupted.go,
-//	current.go, restore_many.go, restore_report.go, ls_parquet.go
+//	restore.go, restore_fleet.go, owners.go, dump.go, mount.go, reading.go, ls.go, ls_long.go,
+//	ls_tree.go, ls_flaws.go, find.go, find_pattern.go, history.go, versions.go, diff.go,
+//	diff_live.go, snapshot.go, snapshot_ls.go, snapshot_bad.go, interrupted.go, current.go,
+//	restore_instant.go, restore_many.go, restore_report.go, ls_parquet.go
 //
 // Forget and free space
 //
@@ -90,7 +90,7 @@ type Service func(ctx context.Context, c *config.Config, log *slog.Logger) error
 
 // Services are the services of a fleet.
 type Services struct {
-	Walker, Reader, Committer, Pruner, Scrubber Service
+	Walker, Reader, Committer, Pruner, Scrubber, Restorer Service
 }
 
 // An app is one run of bctl.
@@ -142,6 +142,17 @@ func Main(services Services) int {
 	return a.exit(ctx, out.also(err))
 }
 
+// addServices adds the commands that run services.
+func (a *app) addServices(root *cobra.Command) {
+	addGroup(root, serveGroup,
+		newService(a, "walker", "Run a walker, which lists directories and finds changes", a.services.Walker),
+		newService(a, "reader", "Run a reader, which reads files and stores their content", a.services.Reader),
+		newService(a, "committer", "Run a committer, which assigns work and writes the index", a.services.Committer),
+		newService(a, "pruner", "Run a pruner, which deletes what no snapshot needs", a.services.Pruner),
+		newService(a, "scrubber", "Run a scrubber, which proves that packs are undamaged", a.services.Scrubber),
+		newService(a, "restorer", "Run a restorer, which shares the restores of bctl restore --fleet", a.services.Restorer))
+}
+
 func (a *app) root() *cobra.Command {
 	var version bool
 	root := &cobra.Command{
@@ -190,12 +201,7 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 	addGroup(root, useGroup, newInit(a), newBackup(a), newRestore(a), newDump(a), newCat(a), newMount(a), newSnapshot(a), newLs(a), newFind(a), newHistory(a), newDiff(a), newStatus(a), newCancel(a),
 		newForget(a), newPrune(a), newPurge(a), newHold(a), newConfirm(a), newBrake(a), newLog(a), newStats(a), newDu(a))
 	addGroup(root, fleetGroup, newFiler(a), newShard(a), newPolicy(a), newApply(a), newExport(a), newWorker(a))
-	addGroup(root, serveGroup,
-		newService(a, "walker", "Run a walker, which lists directories and finds changes", a.services.Walker),
-		newService(a, "reader", "Run a reader, which reads files and stores their content", a.services.Reader),
-		newService(a, "committer", "Run a committer, which assigns work and writes the index", a.services.Committer),
-		newService(a, "pruner", "Run a pruner, which deletes what no snapshot needs", a.services.Pruner),
-		newService(a, "scrubber", "Run a scrubber, which proves that packs are undamaged", a.services.Scrubber))
+	a.addServices(root)
 	addGroup(root, adminGroup, newCheck(a), newScrub(a), newDrill(a), newRepair(a), newMirror(a), newDoctor(a), newIndex(a), newKey(a), newMigrate(a), newDeploy(a), newCompletion(a), newVersion(a))
 	help := newHelp(a)
 	addGroup(root, adminGroup, help)

@@ -24,7 +24,7 @@ traces. docs/observability.md describes metrics, logs and traces.`,
 		Example: "  bctl " + name + " --config fleet.yaml",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !a.cfg.Fleet() && name != "pruner" && name != "scrubber" { // which need no NATS
+			if !a.cfg.Fleet() && name != "pruner" && name != "scrubber" && name != "restorer" { // which need no NATS
 				return usage("bctl %s is part of a fleet and needs NATS: set nats.url in --config FILE, or BCTL_NATS", name)
 			}
 			if service == nil {

@@ -40,9 +40,9 @@ func (s *services) flags(a *app, cmd *cobra.Command, roles string) {
 
 func (s *services) check() error {
 	switch flow.Role(s.role) {
-	case "", flow.RoleCommitter, flow.RoleWalker, flow.RoleReader, flow.RolePruner, flow.RoleScrubber:
+	case "", flow.RoleCommitter, flow.RoleWalker, flow.RoleReader, flow.RolePruner, flow.RoleScrubber, flow.RoleRestorer:
 	default:
-		return usage("--role %s is not committer, walker, reader or pruner", display(s.role))
+		return usage("--role %s is not committer, walker, reader, pruner, scrubber or restorer", display(s.role))
 	}
 	if s.site == "" {
 		return nil

@@ -232,7 +232,7 @@ func (m *machine) emptyPostgres() *pgindex.Index {
 	dsn, err := url.Parse(testenv.Postgres(m.T))
 	m.must(err)
 	name := strings.TrimPrefix(dsn.Path, "/")
-	for _, role := range []string{"admin", "committer", "walker", "reader", "operator", "pruner", "scrubber", "monitor"} {
+	for _, role := range []string{"admin", "committer", "walker", "reader", "operator", "pruner", "scrubber", "restorer", "monitor"} {
 		roles = append(roles, fmt.Sprintf("%q", name+"_"+role))
 	}
 	server = *dsn

@@ -11,6 +11,7 @@ import (
 	"github.com/bctl/bctl/services/committer/schedule"
 	"github.com/bctl/bctl/services/pruner/sweep"
 	"github.com/bctl/bctl/services/reader/read"
+	"github.com/bctl/bctl/services/restorer/write"
 	"github.com/bctl/bctl/services/walker/walk"
 )
 
@@ -23,7 +24,7 @@ func TestDocumentedDefaultsAreUsed(t *testing.T) {
 		"worker.lease": {commit.DefaultLease}, "worker.queue_lease": {commit.DefaultQueueLease}, "worker.poll": {commit.DefaultPoll}, "worker.queued": {commit.DefaultQueued},
 		"worker.max_running": {schedule.DefaultRunning}, "worker.max_running_per_filer": {schedule.DefaultRunningPerFiler},
 		"pruner.interval": {sweep.DefaultInterval}, "pruner.max_memory": {sweep.DefaultMaxMemory}, "pruner.max_unused": {sweep.DefaultMaxUnused}, "pruner.bytes_per_second": {"no limit"},
-		"scrubber.bytes_per_second": {"no limit"}, "mirror.bytes_per_second": {"no limit"}, "mirror.requests_per_second": {"no limit"},
+		"scrubber.bytes_per_second": {"no limit"}, "restorer.tasks": {write.DefaultTasks}, "mirror.bytes_per_second": {"no limit"}, "mirror.requests_per_second": {"no limit"},
 		"worker.workers": {"one per CPU"}, "index.max_connections": {8},
 	}
 	for _, s := range config.Settings() {

@@ -44,6 +44,7 @@ func scraped(t *testing.T) (families map[string]*family, samples map[string]stri
 	f.startAll(nil)
 	f.start("pruner", Pruner, nil)
 	f.start("scrubber", Scrubber, nil)
+	f.start("restorer", Restorer, map[string]string{"BCTL_RESTORER_TARGETS": t.TempDir()})
 	f.backUp()
 	f.until("the keeper tells of the fleet, and workers have reported", func() bool {
 		_, body := f.get("committer", "/metrics")
@@ -60,7 +61,7 @@ func scraped(t *testing.T) (families map[string]*family, samples map[string]stri
 		ready, _ := f.get("mirror", "/readyz")
 		return ready == http.StatusOK && !strings.Contains(body, "\nbctl_mirror_pass_timestamp_seconds 0\n") && strings.Contains(body, "\nbctl_mirror_objects ") && !strings.Contains(body, "\nbctl_mirror_objects 0\n")
 	})
-	for _, service := range []string{"walker", "reader", "committer", "pruner", "scrubber", "mirror"} {
+	for _, service := range []string{"walker", "reader", "committer", "pruner", "scrubber", "restorer", "mirror"} {
 		_, body := f.get(service, "/metrics")
 		parse(service, body, families, samples)
 	}

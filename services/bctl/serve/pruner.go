@@ -59,9 +59,9 @@ func withCause(err error, nats func() error) error {
 	return err
 }
 
-// announceHousekeeper checks whether a pruner or a scrubber is ready, and announces it if NATS is
-// configured, until stop is called. Operators then see that it runs, and whether it is ready. nats
-// returns why NATS is unavailable; nil if it is not, or is not configured.
+// announceHousekeeper checks whether a pruner, a scrubber or a restorer is ready, and announces it
+// if NATS is configured, until stop is called. Operators then see that it runs, and whether it is
+// ready. nats returns why NATS is unavailable; nil if it is not, or is not configured.
 func (s *starting) announceHousekeeper(ctx context.Context, c *config.Config, role flow.Role) (nats func() error, stop func()) {
 	nats = func() error { return nil }
 	ready := newReadiness(s.log, false)

@@ -6,6 +6,7 @@
 //	services.go    runs a walker, a reader or a committer
 //	pruner.go      runs a pruner
 //	scrubber.go    runs a scrubber
+//	restorer.go    runs a restorer
 //	mirror.go      keeps a mirror
 //	waiting.go     waits for dependencies at the start
 //	monitoring.go  metrics, health and their server
