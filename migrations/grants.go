@@ -63,6 +63,8 @@ var Privileges = []Privilege{
 	// Committers apply the rules of policies, and write to the log what these forget.
 	{"committer", may("SELECT"), in("holds", "readings", "log"), nil},
 	{"committer", may("INSERT"), in("log"), of("time", "by", "action", "subject", "reason")},
+	// They put a shard on hold whose files look encrypted.
+	{"committer", may("INSERT"), in("holds"), of("shard", "reason", "by", "since", "alarm")},
 
 	// The brake stops what policies would forget.
 	{"committer", may("SELECT"), in("brake", "confirmations", "scrub"), nil},
@@ -155,7 +157,7 @@ var Privileges = []Privilege{
 	// kept, and others ensure that the log has an entry for it.
 	{"operator", may("UPDATE"), in("snapshots"), of("forgotten")},
 	{"operator", may("SELECT", "DELETE"), in("holds", "readings"), nil},
-	{"operator", may("INSERT"), in("holds"), of("snapshot", "shard", "path_key", "path_end", "parent_key", "reason", "by", "since")},
+	{"operator", may("INSERT"), in("holds"), of("snapshot", "shard", "path_key", "path_end", "parent_key", "reason", "by", "since", "alarm")},
 	{"operator", may("INSERT"), in("readings"), nil},
 	{"operator", may("UPDATE"), in("readings"), of("until")},
 	{"operator", may("SELECT"), in("log"), nil},

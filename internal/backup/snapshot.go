@@ -49,6 +49,15 @@ type Counts struct {
 	Carried int64 `json:"carried"`
 	Torn    int64 `json:"torn"` // files that changed during each attempt to read them
 
+	// Of the new and changed files, FilesJudged were compared with what the last snapshot has in
+	// their place; services of older versions compare none. FilesRenamed had another name in their
+	// directory, and count as new as well. TypesLost no longer begin like a known type. FilesOpaque
+	// now begin like random data.
+	FilesJudged  int64 `json:"files_judged,omitempty"`
+	FilesRenamed int64 `json:"files_renamed,omitempty"`
+	TypesLost    int64 `json:"types_lost,omitempty"`
+	FilesOpaque  int64 `json:"files_opaque,omitempty"`
+
 	// Seconds of work per stage, summed over all workers.
 	WalkSeconds     float64 `json:"walk_seconds"`
 	ReadSeconds     float64 `json:"read_seconds"`
@@ -88,10 +97,11 @@ func (c *Counts) Add(d Counts) {
 
 // Integers returns the fields that are numbers, in the order in which the index stores them. Fields
 // may only be appended, with a new version of the index's codec.
-func (c *Counts) Integers() [14]*int64 {
+func (c *Counts) Integers() [18]*int64 {
 	return [...]*int64{
 		&c.Files, &c.Directories, &c.Bytes, &c.FilesNew, &c.FilesChanged, &c.FilesUnchanged,
 		&c.StatCalls, &c.NewBytes, &c.StoredBytes, &c.ReadBytes, &c.Errors, &c.Vanished, &c.Carried, &c.Torn,
+		&c.FilesJudged, &c.FilesRenamed, &c.TypesLost, &c.FilesOpaque,
 	}
 }
 
@@ -115,6 +125,11 @@ type Snapshot struct {
 	// Bad, if not empty, is the reason why an operator does not want a committed snapshot to count
 	// as good.
 	Bad string
+
+	// ChurnScore is how many files became opaque, in thousandths of what raises an alarm. Alarm is
+	// what the alarm says; empty: there is none (package churn).
+	ChurnScore int64
+	Alarm      string
 
 	Started   time.Time
 	Ended     time.Time // zero while State is Running

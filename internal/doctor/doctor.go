@@ -35,6 +35,7 @@
 //	tls.go            certificates
 //	together.go       whether index and store belong together
 //	restoring.go      identity, and packs that are needed to restore
+//	alarms.go         shards whose files look encrypted
 //	brake.go          deletions that wait for operators
 //	purges.go         purges that are not complete
 //	pruner.go         forgotten snapshots that wait for a pruner

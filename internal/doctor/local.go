@@ -80,6 +80,7 @@ func sqliteGroup(p *Parts) Group {
 		return place(filepath.Dir(path), "put the index on a disk of this machine: SQLite's locks are not safe over a network")
 	}, file)
 	g.add("index.schema", func(ctx context.Context) Finding { return schema(ctx, p) }, file)
+	g.add("index.alarms", func(ctx context.Context) Finding { return alarms(ctx, p) }, "index.schema")
 	g.add("index.brake", func(ctx context.Context) Finding { return brake(ctx, p) }, "index.schema")
 	g.add("index.purges", func(ctx context.Context) Finding { return purges(ctx, p) }, "index.schema")
 	g.add("index.scrub", func(ctx context.Context) Finding { return scrubbed(ctx, p) }, "index.schema")

@@ -46,6 +46,7 @@ func postgresGroup(p *Parts) Group {
 	g.add("index.timeouts", d.withSettings(timeouts, "statement_timeout", "lock_timeout", "transaction_timeout", "idle_session_timeout"), server)
 	g.add("index.session", d.session, server)
 	g.add("index.schema", func(ctx context.Context) Finding { return schema(ctx, p) }, "index.session")
+	g.add("index.alarms", func(ctx context.Context) Finding { return alarms(ctx, p) }, "index.schema")
 	g.add("index.brake", func(ctx context.Context) Finding { return brake(ctx, p) }, "index.schema")
 	g.add("index.purges", func(ctx context.Context) Finding { return purges(ctx, p) }, "index.schema")
 	g.add("index.pruner", func(ctx context.Context) Finding { return pruner(ctx, p) }, "index.schema")

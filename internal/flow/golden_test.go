@@ -88,6 +88,9 @@ func goldenMessages() []goldenMessage {
 			Snapshot: snapshot, Batch: 200, Attempt: 3, Pages: pages, ReliesOn: []backup.PackID{pack, {0xc0}}, Counts: counts, Problems: problems,
 			Failed: "the source snapshot has expired",
 		}, Batches.encode, Batches.decode, &bctlv1.BatchStored{}),
+		golden("BatchStoredThatJudges", &backup.BatchStored{
+			Snapshot: snapshot, Batch: 200, Attempt: 1, Counts: backup.Counts{FilesJudged: 1, FilesRenamed: 2, TypesLost: 3, FilesOpaque: 4},
+		}, Batches.encode, Batches.decode, &bctlv1.BatchStored{}),
 		golden("Progress", &backup.Progress{
 			Worker: "reader-1", Snapshot: snapshot, Tasks: []backup.TaskID{1, 2}, Batches: []backup.BatchID{3}, FilesFound: 4, BytesFound: 5,
 			FilesDone: 6, BytesDone: 7, Errors: 8, Path: "caf\xe9", StalledTasks: []backup.TaskID{2}, StalledBatches: []backup.BatchID{3},

@@ -185,6 +185,7 @@ func countsToWire(c *backup.Counts) *bctlv1.Counts {
 		FilesNew: c.FilesNew, FilesChanged: c.FilesChanged, FilesUnchanged: c.FilesUnchanged,
 		StatCalls: c.StatCalls, NewBytes: c.NewBytes, StoredBytes: c.StoredBytes, ReadBytes: c.ReadBytes, Errors: c.Errors,
 		Vanished: c.Vanished, Carried: c.Carried, Torn: c.Torn,
+		FilesJudged: c.FilesJudged, FilesRenamed: c.FilesRenamed, TypesLost: c.TypesLost, FilesOpaque: c.FilesOpaque,
 		WalkSeconds: c.WalkSeconds, ReadSeconds: c.ReadSeconds, HashSeconds: c.HashSeconds,
 		CompressSeconds: c.CompressSeconds, SealSeconds: c.SealSeconds, UploadSeconds: c.UploadSeconds, CommitSeconds: c.CommitSeconds,
 	}
@@ -196,6 +197,7 @@ func (c *checker) counts(m *bctlv1.Counts) backup.Counts {
 		FilesNew: m.GetFilesNew(), FilesChanged: m.GetFilesChanged(), FilesUnchanged: m.GetFilesUnchanged(),
 		StatCalls: m.GetStatCalls(), NewBytes: m.GetNewBytes(), StoredBytes: m.GetStoredBytes(), ReadBytes: m.GetReadBytes(), Errors: m.GetErrors(),
 		Vanished: m.GetVanished(), Carried: m.GetCarried(), Torn: m.GetTorn(),
+		FilesJudged: m.GetFilesJudged(), FilesRenamed: m.GetFilesRenamed(), TypesLost: m.GetTypesLost(), FilesOpaque: m.GetFilesOpaque(),
 		WalkSeconds: m.GetWalkSeconds(), ReadSeconds: m.GetReadSeconds(), HashSeconds: m.GetHashSeconds(),
 		CompressSeconds: m.GetCompressSeconds(), SealSeconds: m.GetSealSeconds(), UploadSeconds: m.GetUploadSeconds(), CommitSeconds: m.GetCommitSeconds(),
 	}

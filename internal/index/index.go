@@ -454,6 +454,10 @@ type Committing interface {
 	AllPages(ctx context.Context, id backup.SnapshotID) iter.Seq2[Change, error]
 	// LastCommits returns what the next commit of a shard depends on.
 	LastCommits(ctx context.Context, shard backup.ShardID) (LastCommits, error)
+	// SetChurn notes what package churn has found about a running snapshot. Its commit puts the
+	// shard on hold if alarm is not empty, unless an earlier alarm has: then AddHold's rules hold,
+	// and RemoveHold acknowledges the alarm. SetChurn can be called again.
+	SetChurn(ctx context.Context, id backup.SnapshotID, score int64, alarm string) error
 	// Commit is the commit point of a snapshot: one durable transaction that makes it visible. The
 	// segment contains its changes and is durable already. pages is the set of its pages as the
 	// caller has found it, and is not checked. Commit fails with backup.ErrNotFound unless the

@@ -66,6 +66,8 @@ type Hold struct {
 	By       string // user@host, not verified
 	Login    string // the user of the database, by certificate if there is one; empty in SQLite
 	Since    time.Time
+	// Alarm is the snapshot that raised the alarm which put Shard on hold; zero: it is none.
+	Alarm backup.SnapshotID
 }
 
 // A LogEntry records what somebody did to snapshots.

@@ -27,6 +27,10 @@ type Commit struct {
 	// Content is the digest of a committed snapshot's pages.
 	Content *Digest       `json:"content,omitempty"`
 	Counts  backup.Counts `json:"counts"`
+	// ChurnScore is how many files became opaque, in thousandths of what raises an alarm. Alarm is
+	// what the alarm of the snapshot said. It may be acknowledged: catalogs have those that are not.
+	ChurnScore int64  `json:"churn_score,omitempty"`
+	Alarm      string `json:"alarm,omitempty"`
 	// Amendment is the sequence of an amended record: 1, 2, 3 and so on. 0: it is the first record.
 	Amendment int `json:"amendment,omitempty"`
 	// BasedOn is the snapshot whose pages the segment of an amended record changes; nil if the
@@ -45,7 +49,7 @@ type CommitSegment struct {
 
 // NewCommit returns the record of a snapshot that has ended.
 func NewCommit(s *backup.Snapshot, ended time.Time) Commit {
-	c := Commit{Version: version, State: s.State, Reason: s.Reason, Ended: ended.UTC(), Snapshot: SnapshotOf(s), Counts: s.Counts}
+	c := Commit{Version: version, State: s.State, Reason: s.Reason, Ended: ended.UTC(), Snapshot: SnapshotOf(s), Counts: s.Counts, ChurnScore: s.ChurnScore, Alarm: s.Alarm}
 	if s.State == backup.Committed {
 		content := digestOf(s.Pages)
 		c.Content = &content

@@ -22,6 +22,8 @@ type CatalogHold struct {
 	By        string    `json:"by"`
 	Login     string    `json:"login,omitempty"`
 	Since     time.Time `json:"since"`
+	// Alarm is the snapshot that raised the alarm which put the shard on hold.
+	Alarm string `json:"alarm,omitempty"`
 }
 
 // SetPath sets Path or PathBytes.
@@ -53,7 +55,8 @@ func (h *CatalogHold) check() error {
 	if err := backup.CheckPath(path); err != nil {
 		return fmt.Errorf("hold %d: %w: %w", h.ID, err, backup.ErrCorrupt)
 	}
-	if h.ID < 1 || (h.Snapshot != "") == (h.Shard != "") || path != "" && h.Shard == "" || h.Snapshot != "" && !isID(h.Snapshot) || h.Shard != "" && !isID(h.Shard) {
+	if h.ID < 1 || (h.Snapshot != "") == (h.Shard != "") || path != "" && h.Shard == "" || h.Snapshot != "" && !isID(h.Snapshot) || h.Shard != "" && !isID(h.Shard) ||
+		h.Alarm != "" && (!isID(h.Alarm) || h.Shard == "" || path != "") {
 		return fmt.Errorf("hold %d of snapshot %.40q and shard %.40q: %w", h.ID, h.Snapshot, h.Shard, backup.ErrCorrupt)
 	}
 	return nil

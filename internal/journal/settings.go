@@ -82,6 +82,7 @@ func (c *Commit) Describe() (s backup.Snapshot, err error) {
 	s = backup.Snapshot{
 		Number: j.Number, State: c.State, Reason: c.Reason, Started: j.Started, Ended: c.Ended, Source: j.Source,
 		Selection: j.Selection, Tags: j.Tags, AllowShrink: j.AllowShrink, NewRoot: j.NewRoot, Counts: c.Counts,
+		ChurnScore: max(c.ChurnScore, 0), Alarm: c.Alarm,
 	}
 	s.Filer.Name, s.Shard.Name, s.Shard.Source = j.Filer, j.Shard, j.Source
 	if j.Read != "" {

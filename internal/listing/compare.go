@@ -32,6 +32,9 @@ type Comparison struct {
 // shown reports whether the file system shows xattrs. If it did not when they were read
 // (XattrsUnshown), and does now, they are read.
 //
+// A Wanted entry is told what the earlier snapshot has in its place, by the same name: see also
+// Rename. An unchanged file keeps its class.
+//
 // observe, if not nil, is called with each entry that is new or changed.
 func TakeOver(by backup.Compare, reread bool, entries, old []backup.Entry, shown func() bool, observe func(e *backup.Entry, isNew bool)) (c Comparison) {
 	j := 0
@@ -48,6 +51,7 @@ func TakeOver(by backup.Compare, reread bool, entries, old []backup.Entry, shown
 		case known && !reread && sameState(by, e, &old[j]) && old[j].Flags&contentUnknown == 0:
 			e.Content, e.Xattrs, e.XattrChunk = old[j].Content, old[j].Xattrs, old[j].XattrChunk
 			e.Ctime = old[j].Ctime // that of the content, if ctimes are not compared
+			e.Flags = e.Flags.WithClass(old[j].Flags.Class())
 			if old[j].Flags&xattrsUnknown != 0 || old[j].Flags&backup.XattrsUnshown != 0 && shown() {
 				e.Flags |= backup.XattrsWanted
 			} else {
@@ -71,14 +75,19 @@ func TakeOver(by backup.Compare, reread bool, entries, old []backup.Entry, shown
 			continue
 		}
 		e.Flags |= backup.Wanted
+		if known && old[j].Kind == backup.File {
+			e.Flags = e.Flags.WithEarlier(backup.SameName, old[j].Flags.Class())
+		} else {
+			e.Flags = e.Flags.WithEarlier(backup.NoneEarlier, backup.Unclassified)
+		}
 	}
 	return c
 }
 
 // TakeContent gives Wanted files the content and the xattrs that they have in left, if they are
 // unchanged since; both are sorted. left comes from an uncommitted snapshot, and does not show
-// which entries exist now.
-func TakeContent(by backup.Compare, entries, left []backup.Entry) {
+// which entries exist now. Nobody reads these files again, so TakeContent judges them.
+func TakeContent(by backup.Compare, entries, left []backup.Entry, counts *backup.Counts) {
 	j := 0
 	for i := range entries {
 		e := &entries[i]
@@ -90,7 +99,10 @@ func TakeContent(by backup.Compare, entries, left []backup.Entry) {
 		}
 		if j < len(left) && left[j].Name == e.Name && Unchanged(by, e, &left[j]) {
 			e.Content, e.Xattrs, e.XattrChunk = left[j].Content, left[j].Xattrs, left[j].XattrChunk
-			e.Flags = e.Flags&^backup.Wanted | left[j].Flags&backup.XattrsUnshown
+			earlier, was := e.Flags.Earlier()
+			now := left[j].Flags.Class()
+			counts.Judge(earlier, was, now)
+			e.Flags = (e.Flags&^backup.Wanted | left[j].Flags&backup.XattrsUnshown).WithClass(now)
 		}
 	}
 }

@@ -152,7 +152,7 @@ func (r *rebuilding) storeScrub(ctx context.Context) error {
 // storeHolds stores the holds of the catalog.
 func (r *rebuilding) storeHolds(ctx context.Context) error {
 	if r.result.Sequence == 0 || r.kept {
-		return nil
+		return r.raiseAlarms(ctx)
 	}
 	var holds []index.Hold
 	for i := range r.catalog.Holds {
@@ -174,11 +174,45 @@ func (r *rebuilding) storeHolds(ctx context.Context) error {
 		if h.Shard == 0 && h.Snapshot == (backup.SnapshotID{}) {
 			return fmt.Errorf("hold %d is on an unknown shard: %w", c.ID, backup.ErrCorrupt)
 		}
+		if c.Alarm != "" {
+			if h.Alarm, err = backup.ParseSnapshotID(c.Alarm); err != nil {
+				return err
+			}
+		}
 		holds = append(holds, h)
 	}
 	without, err := r.Index.RecoverHolds(ctx, holds, r.By)
 	r.result.Holds = without
-	return err
+	if err != nil {
+		return err
+	}
+	return r.raiseAlarms(ctx)
+}
+
+// raiseAlarms raises the alarms of snapshots that are newer than the catalog, which may lack them.
+// If one was acknowledged since, it is open again.
+func (r *rebuilding) raiseAlarms(ctx context.Context) error {
+	holds, err := r.Index.Holds(ctx)
+	if err != nil {
+		return err
+	}
+	open := map[backup.ShardID]bool{}
+	for i := range holds {
+		open[holds[i].Shard] = open[holds[i].Shard] || holds[i].Alarm != backup.SnapshotID{}
+	}
+	for _, key := range r.keys() {
+		shard := r.shards[key].ID
+		for _, s := range r.byShard[key] {
+			if s.Alarm == "" || open[shard] || s.State != backup.Committed || s.Ended.Before(r.result.Catalog) {
+				continue
+			}
+			if _, err := r.Index.AddHold(ctx, index.Hold{Shard: shard, Reason: s.Alarm, By: r.By, Alarm: s.ID}); err != nil {
+				return err
+			}
+			open[shard] = true
+		}
+	}
+	return nil
 }
 
 // noteCatalog notes the catalog in the index, so that the next one gets a greater number.

@@ -18,6 +18,7 @@ type Fleet struct {
 	Queues  []Queue
 	Held    map[backup.FilerID]Held
 	Stops   []index.Stop
+	Holds   []index.Hold
 }
 
 // A Queue is one consumer of the message system.
@@ -46,7 +47,7 @@ type fleet struct {
 		limit, slots, inHand, latency, idle               *prometheus.Desc
 		files, stats, statSeconds, opens, openSeconds, up *prometheus.Desc
 		lastGood, deadline, known, stopped                *prometheus.Desc
-		drilled, drillEvery, drillFailed                  *prometheus.Desc
+		drilled, drillEvery, drillFailed, alarm           *prometheus.Desc
 	}
 
 	mu     sync.Mutex
@@ -93,6 +94,7 @@ func newFleet() *fleet {
 	d.drilled = desc("bctl_shard_drilled_timestamp_seconds", "When the shard's last drill that passed was begun, in seconds since 1970; 0: none has. Only shards with a good snapshot.", "filer", "shard")
 	d.drillEvery = desc("bctl_shard_drill_interval_seconds", "How often the shard's policy wants a drill; 0: never. Only shards with a good snapshot.", "filer", "shard")
 	d.drillFailed = desc("bctl_shard_drill_failed", "1 if the shard's last drill has found differences, else 0. Only shards with a good snapshot.", "filer", "shard")
+	d.alarm = desc("bctl_shard_alarm", "1 if the shard has an alarm that nobody has acknowledged, because its files look encrypted, else 0.", "filer", "shard")
 	d.stopped = desc("bctl_deletions_stopped", "Deletions that the brake has stopped, and that wait for operators: of shards by policies and bctl forget, or of the repository by pruning.", "of")
 	return f
 }
@@ -137,7 +139,7 @@ func (f *fleet) Describe(to chan<- *prometheus.Desc) {
 	d := &f.descs
 	for _, desc := range []*prometheus.Desc{
 		d.up, d.work, d.held, d.running, d.queue, d.limit, d.slots, d.inHand, d.latency, d.idle,
-		d.files, d.stats, d.statSeconds, d.opens, d.openSeconds, d.lastGood, d.deadline, d.known, d.stopped, d.drilled, d.drillEvery, d.drillFailed,
+		d.files, d.stats, d.statSeconds, d.opens, d.openSeconds, d.lastGood, d.deadline, d.known, d.stopped, d.drilled, d.drillEvery, d.drillFailed, d.alarm,
 	} {
 		to <- desc
 	}
@@ -179,8 +181,15 @@ func (f *fleet) Collect(to chan<- prometheus.Metric) {
 	}
 	// In an outage the shards' times stay as they are: an alert about a shard must not end because
 	// the index cannot be queried.
+	alarms := map[backup.ShardID]float64{}
+	for i := range now.Holds {
+		if now.Holds[i].Alarm != (backup.SnapshotID{}) {
+			alarms[now.Holds[i].Shard] = 1
+		}
+	}
 	for i := range now.Shards {
 		s := &now.Shards[i]
+		gauge(f.descs.alarm, alarms[s.ID], s.Filer.Name, s.Name)
 		gauge(f.descs.lastGood, unixSeconds(s.Time), s.Filer.Name, s.Name)
 		gauge(f.descs.deadline, unixSeconds(s.Plan.Deadline), s.Filer.Name, s.Name)
 		f.collectDrills(gauge, s)

@@ -3581,6 +3581,9 @@ type SnapshotMutation struct {
 	state                *string
 	reason               *string
 	bad                  *string
+	churn_score          *int64
+	addchurn_score       *int64
+	alarm                *string
 	forgotten            *time.Time
 	started              *time.Time
 	sort_time            *time.Time
@@ -3645,6 +3648,14 @@ type SnapshotMutation struct {
 	addcarried           *int64
 	torn                 *int64
 	addtorn              *int64
+	files_judged         *int64
+	addfiles_judged      *int64
+	files_renamed        *int64
+	addfiles_renamed     *int64
+	types_lost           *int64
+	addtypes_lost        *int64
+	files_opaque         *int64
+	addfiles_opaque      *int64
 	walk_seconds         *float64
 	addwalk_seconds      *float64
 	read_seconds         *float64
@@ -4130,6 +4141,98 @@ func (m *SnapshotMutation) OldBad(ctx context.Context) (v string, err error) {
 // ResetBad resets all changes to the "bad" field.
 func (m *SnapshotMutation) ResetBad() {
 	m.bad = nil
+}
+
+// SetChurnScore sets the "churn_score" field.
+func (m *SnapshotMutation) SetChurnScore(i int64) {
+	m.churn_score = &i
+	m.addchurn_score = nil
+}
+
+// ChurnScore returns the value of the "churn_score" field in the mutation.
+func (m *SnapshotMutation) ChurnScore() (r int64, exists bool) {
+	v := m.churn_score
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldChurnScore returns the old "churn_score" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldChurnScore(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldChurnScore is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldChurnScore requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldChurnScore: %w", err)
+	}
+	return oldValue.ChurnScore, nil
+}
+
+// AddChurnScore adds i to the "churn_score" field.
+func (m *SnapshotMutation) AddChurnScore(i int64) {
+	if m.addchurn_score != nil {
+		*m.addchurn_score += i
+	} else {
+		m.addchurn_score = &i
+	}
+}
+
+// AddedChurnScore returns the value that was added to the "churn_score" field in this mutation.
+func (m *SnapshotMutation) AddedChurnScore() (r int64, exists bool) {
+	v := m.addchurn_score
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetChurnScore resets all changes to the "churn_score" field.
+func (m *SnapshotMutation) ResetChurnScore() {
+	m.churn_score = nil
+	m.addchurn_score = nil
+}
+
+// SetAlarm sets the "alarm" field.
+func (m *SnapshotMutation) SetAlarm(s string) {
+	m.alarm = &s
+}
+
+// Alarm returns the value of the "alarm" field in the mutation.
+func (m *SnapshotMutation) Alarm() (r string, exists bool) {
+	v := m.alarm
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldAlarm returns the old "alarm" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldAlarm(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldAlarm is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldAlarm requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldAlarm: %w", err)
+	}
+	return oldValue.Alarm, nil
+}
+
+// ResetAlarm resets all changes to the "alarm" field.
+func (m *SnapshotMutation) ResetAlarm() {
+	m.alarm = nil
 }
 
 // SetForgotten sets the "forgotten" field.
@@ -6126,6 +6229,230 @@ func (m *SnapshotMutation) ResetTorn() {
 	m.addtorn = nil
 }
 
+// SetFilesJudged sets the "files_judged" field.
+func (m *SnapshotMutation) SetFilesJudged(i int64) {
+	m.files_judged = &i
+	m.addfiles_judged = nil
+}
+
+// FilesJudged returns the value of the "files_judged" field in the mutation.
+func (m *SnapshotMutation) FilesJudged() (r int64, exists bool) {
+	v := m.files_judged
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldFilesJudged returns the old "files_judged" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldFilesJudged(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldFilesJudged is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldFilesJudged requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldFilesJudged: %w", err)
+	}
+	return oldValue.FilesJudged, nil
+}
+
+// AddFilesJudged adds i to the "files_judged" field.
+func (m *SnapshotMutation) AddFilesJudged(i int64) {
+	if m.addfiles_judged != nil {
+		*m.addfiles_judged += i
+	} else {
+		m.addfiles_judged = &i
+	}
+}
+
+// AddedFilesJudged returns the value that was added to the "files_judged" field in this mutation.
+func (m *SnapshotMutation) AddedFilesJudged() (r int64, exists bool) {
+	v := m.addfiles_judged
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetFilesJudged resets all changes to the "files_judged" field.
+func (m *SnapshotMutation) ResetFilesJudged() {
+	m.files_judged = nil
+	m.addfiles_judged = nil
+}
+
+// SetFilesRenamed sets the "files_renamed" field.
+func (m *SnapshotMutation) SetFilesRenamed(i int64) {
+	m.files_renamed = &i
+	m.addfiles_renamed = nil
+}
+
+// FilesRenamed returns the value of the "files_renamed" field in the mutation.
+func (m *SnapshotMutation) FilesRenamed() (r int64, exists bool) {
+	v := m.files_renamed
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldFilesRenamed returns the old "files_renamed" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldFilesRenamed(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldFilesRenamed is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldFilesRenamed requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldFilesRenamed: %w", err)
+	}
+	return oldValue.FilesRenamed, nil
+}
+
+// AddFilesRenamed adds i to the "files_renamed" field.
+func (m *SnapshotMutation) AddFilesRenamed(i int64) {
+	if m.addfiles_renamed != nil {
+		*m.addfiles_renamed += i
+	} else {
+		m.addfiles_renamed = &i
+	}
+}
+
+// AddedFilesRenamed returns the value that was added to the "files_renamed" field in this mutation.
+func (m *SnapshotMutation) AddedFilesRenamed() (r int64, exists bool) {
+	v := m.addfiles_renamed
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetFilesRenamed resets all changes to the "files_renamed" field.
+func (m *SnapshotMutation) ResetFilesRenamed() {
+	m.files_renamed = nil
+	m.addfiles_renamed = nil
+}
+
+// SetTypesLost sets the "types_lost" field.
+func (m *SnapshotMutation) SetTypesLost(i int64) {
+	m.types_lost = &i
+	m.addtypes_lost = nil
+}
+
+// TypesLost returns the value of the "types_lost" field in the mutation.
+func (m *SnapshotMutation) TypesLost() (r int64, exists bool) {
+	v := m.types_lost
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldTypesLost returns the old "types_lost" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldTypesLost(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldTypesLost is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldTypesLost requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldTypesLost: %w", err)
+	}
+	return oldValue.TypesLost, nil
+}
+
+// AddTypesLost adds i to the "types_lost" field.
+func (m *SnapshotMutation) AddTypesLost(i int64) {
+	if m.addtypes_lost != nil {
+		*m.addtypes_lost += i
+	} else {
+		m.addtypes_lost = &i
+	}
+}
+
+// AddedTypesLost returns the value that was added to the "types_lost" field in this mutation.
+func (m *SnapshotMutation) AddedTypesLost() (r int64, exists bool) {
+	v := m.addtypes_lost
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetTypesLost resets all changes to the "types_lost" field.
+func (m *SnapshotMutation) ResetTypesLost() {
+	m.types_lost = nil
+	m.addtypes_lost = nil
+}
+
+// SetFilesOpaque sets the "files_opaque" field.
+func (m *SnapshotMutation) SetFilesOpaque(i int64) {
+	m.files_opaque = &i
+	m.addfiles_opaque = nil
+}
+
+// FilesOpaque returns the value of the "files_opaque" field in the mutation.
+func (m *SnapshotMutation) FilesOpaque() (r int64, exists bool) {
+	v := m.files_opaque
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldFilesOpaque returns the old "files_opaque" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldFilesOpaque(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldFilesOpaque is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldFilesOpaque requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldFilesOpaque: %w", err)
+	}
+	return oldValue.FilesOpaque, nil
+}
+
+// AddFilesOpaque adds i to the "files_opaque" field.
+func (m *SnapshotMutation) AddFilesOpaque(i int64) {
+	if m.addfiles_opaque != nil {
+		*m.addfiles_opaque += i
+	} else {
+		m.addfiles_opaque = &i
+	}
+}
+
+// AddedFilesOpaque returns the value that was added to the "files_opaque" field in this mutation.
+func (m *SnapshotMutation) AddedFilesOpaque() (r int64, exists bool) {
+	v := m.addfiles_opaque
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetFilesOpaque resets all changes to the "files_opaque" field.
+func (m *SnapshotMutation) ResetFilesOpaque() {
+	m.files_opaque = nil
+	m.addfiles_opaque = nil
+}
+
 // SetWalkSeconds sets the "walk_seconds" field.
 func (m *SnapshotMutation) SetWalkSeconds(f float64) {
 	m.walk_seconds = &f
@@ -6579,7 +6906,7 @@ func (m *SnapshotMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *SnapshotMutation) Fields() []string {
-	fields := make([]string, 0, 55)
+	fields := make([]string, 0, 61)
 	if m.shard != nil {
 		fields = append(fields, snapshot.FieldShardID)
 	}
@@ -6603,6 +6930,12 @@ func (m *SnapshotMutation) Fields() []string {
 	}
 	if m.bad != nil {
 		fields = append(fields, snapshot.FieldBad)
+	}
+	if m.churn_score != nil {
+		fields = append(fields, snapshot.FieldChurnScore)
+	}
+	if m.alarm != nil {
+		fields = append(fields, snapshot.FieldAlarm)
 	}
 	if m.forgotten != nil {
 		fields = append(fields, snapshot.FieldForgotten)
@@ -6724,6 +7057,18 @@ func (m *SnapshotMutation) Fields() []string {
 	if m.torn != nil {
 		fields = append(fields, snapshot.FieldTorn)
 	}
+	if m.files_judged != nil {
+		fields = append(fields, snapshot.FieldFilesJudged)
+	}
+	if m.files_renamed != nil {
+		fields = append(fields, snapshot.FieldFilesRenamed)
+	}
+	if m.types_lost != nil {
+		fields = append(fields, snapshot.FieldTypesLost)
+	}
+	if m.files_opaque != nil {
+		fields = append(fields, snapshot.FieldFilesOpaque)
+	}
 	if m.walk_seconds != nil {
 		fields = append(fields, snapshot.FieldWalkSeconds)
 	}
@@ -6769,6 +7114,10 @@ func (m *SnapshotMutation) Field(name string) (ent.Value, bool) {
 		return m.Reason()
 	case snapshot.FieldBad:
 		return m.Bad()
+	case snapshot.FieldChurnScore:
+		return m.ChurnScore()
+	case snapshot.FieldAlarm:
+		return m.Alarm()
 	case snapshot.FieldForgotten:
 		return m.Forgotten()
 	case snapshot.FieldStarted:
@@ -6849,6 +7198,14 @@ func (m *SnapshotMutation) Field(name string) (ent.Value, bool) {
 		return m.Carried()
 	case snapshot.FieldTorn:
 		return m.Torn()
+	case snapshot.FieldFilesJudged:
+		return m.FilesJudged()
+	case snapshot.FieldFilesRenamed:
+		return m.FilesRenamed()
+	case snapshot.FieldTypesLost:
+		return m.TypesLost()
+	case snapshot.FieldFilesOpaque:
+		return m.FilesOpaque()
 	case snapshot.FieldWalkSeconds:
 		return m.WalkSeconds()
 	case snapshot.FieldReadSeconds:
@@ -6888,6 +7245,10 @@ func (m *SnapshotMutation) OldField(ctx context.Context, name string) (ent.Value
 		return m.OldReason(ctx)
 	case snapshot.FieldBad:
 		return m.OldBad(ctx)
+	case snapshot.FieldChurnScore:
+		return m.OldChurnScore(ctx)
+	case snapshot.FieldAlarm:
+		return m.OldAlarm(ctx)
 	case snapshot.FieldForgotten:
 		return m.OldForgotten(ctx)
 	case snapshot.FieldStarted:
@@ -6968,6 +7329,14 @@ func (m *SnapshotMutation) OldField(ctx context.Context, name string) (ent.Value
 		return m.OldCarried(ctx)
 	case snapshot.FieldTorn:
 		return m.OldTorn(ctx)
+	case snapshot.FieldFilesJudged:
+		return m.OldFilesJudged(ctx)
+	case snapshot.FieldFilesRenamed:
+		return m.OldFilesRenamed(ctx)
+	case snapshot.FieldTypesLost:
+		return m.OldTypesLost(ctx)
+	case snapshot.FieldFilesOpaque:
+		return m.OldFilesOpaque(ctx)
 	case snapshot.FieldWalkSeconds:
 		return m.OldWalkSeconds(ctx)
 	case snapshot.FieldReadSeconds:
@@ -7046,6 +7415,20 @@ func (m *SnapshotMutation) SetField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.SetBad(v)
+		return nil
+	case snapshot.FieldChurnScore:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetChurnScore(v)
+		return nil
+	case snapshot.FieldAlarm:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetAlarm(v)
 		return nil
 	case snapshot.FieldForgotten:
 		v, ok := value.(time.Time)
@@ -7327,6 +7710,34 @@ func (m *SnapshotMutation) SetField(name string, value ent.Value) error {
 		}
 		m.SetTorn(v)
 		return nil
+	case snapshot.FieldFilesJudged:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetFilesJudged(v)
+		return nil
+	case snapshot.FieldFilesRenamed:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetFilesRenamed(v)
+		return nil
+	case snapshot.FieldTypesLost:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetTypesLost(v)
+		return nil
+	case snapshot.FieldFilesOpaque:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetFilesOpaque(v)
+		return nil
 	case snapshot.FieldWalkSeconds:
 		v, ok := value.(float64)
 		if !ok {
@@ -7392,6 +7803,9 @@ func (m *SnapshotMutation) AddedFields() []string {
 	}
 	if m.addbase != nil {
 		fields = append(fields, snapshot.FieldBase)
+	}
+	if m.addchurn_score != nil {
+		fields = append(fields, snapshot.FieldChurnScore)
 	}
 	if m.addcompare != nil {
 		fields = append(fields, snapshot.FieldCompare)
@@ -7462,6 +7876,18 @@ func (m *SnapshotMutation) AddedFields() []string {
 	if m.addtorn != nil {
 		fields = append(fields, snapshot.FieldTorn)
 	}
+	if m.addfiles_judged != nil {
+		fields = append(fields, snapshot.FieldFilesJudged)
+	}
+	if m.addfiles_renamed != nil {
+		fields = append(fields, snapshot.FieldFilesRenamed)
+	}
+	if m.addtypes_lost != nil {
+		fields = append(fields, snapshot.FieldTypesLost)
+	}
+	if m.addfiles_opaque != nil {
+		fields = append(fields, snapshot.FieldFilesOpaque)
+	}
 	if m.addwalk_seconds != nil {
 		fields = append(fields, snapshot.FieldWalkSeconds)
 	}
@@ -7497,6 +7923,8 @@ func (m *SnapshotMutation) AddedField(name string) (ent.Value, bool) {
 		return m.AddedNumber()
 	case snapshot.FieldBase:
 		return m.AddedBase()
+	case snapshot.FieldChurnScore:
+		return m.AddedChurnScore()
 	case snapshot.FieldCompare:
 		return m.AddedCompare()
 	case snapshot.FieldSegmentParts:
@@ -7543,6 +7971,14 @@ func (m *SnapshotMutation) AddedField(name string) (ent.Value, bool) {
 		return m.AddedCarried()
 	case snapshot.FieldTorn:
 		return m.AddedTorn()
+	case snapshot.FieldFilesJudged:
+		return m.AddedFilesJudged()
+	case snapshot.FieldFilesRenamed:
+		return m.AddedFilesRenamed()
+	case snapshot.FieldTypesLost:
+		return m.AddedTypesLost()
+	case snapshot.FieldFilesOpaque:
+		return m.AddedFilesOpaque()
 	case snapshot.FieldWalkSeconds:
 		return m.AddedWalkSeconds()
 	case snapshot.FieldReadSeconds:
@@ -7586,6 +8022,13 @@ func (m *SnapshotMutation) AddField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.AddBase(v)
+		return nil
+	case snapshot.FieldChurnScore:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddChurnScore(v)
 		return nil
 	case snapshot.FieldCompare:
 		v, ok := value.(int8)
@@ -7748,6 +8191,34 @@ func (m *SnapshotMutation) AddField(name string, value ent.Value) error {
 		}
 		m.AddTorn(v)
 		return nil
+	case snapshot.FieldFilesJudged:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddFilesJudged(v)
+		return nil
+	case snapshot.FieldFilesRenamed:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddFilesRenamed(v)
+		return nil
+	case snapshot.FieldTypesLost:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddTypesLost(v)
+		return nil
+	case snapshot.FieldFilesOpaque:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddFilesOpaque(v)
+		return nil
 	case snapshot.FieldWalkSeconds:
 		v, ok := value.(float64)
 		if !ok {
@@ -7893,6 +8364,12 @@ func (m *SnapshotMutation) ResetField(name string) error {
 	case snapshot.FieldBad:
 		m.ResetBad()
 		return nil
+	case snapshot.FieldChurnScore:
+		m.ResetChurnScore()
+		return nil
+	case snapshot.FieldAlarm:
+		m.ResetAlarm()
+		return nil
 	case snapshot.FieldForgotten:
 		m.ResetForgotten()
 		return nil
@@ -8012,6 +8489,18 @@ func (m *SnapshotMutation) ResetField(name string) error {
 		return nil
 	case snapshot.FieldTorn:
 		m.ResetTorn()
+		return nil
+	case snapshot.FieldFilesJudged:
+		m.ResetFilesJudged()
+		return nil
+	case snapshot.FieldFilesRenamed:
+		m.ResetFilesRenamed()
+		return nil
+	case snapshot.FieldTypesLost:
+		m.ResetTypesLost()
+		return nil
+	case snapshot.FieldFilesOpaque:
+		m.ResetFilesOpaque()
 		return nil
 	case snapshot.FieldWalkSeconds:
 		m.ResetWalkSeconds()

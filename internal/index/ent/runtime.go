@@ -139,156 +139,180 @@ func init() {
 	snapshotDescBad := snapshotFields[8].Descriptor()
 	// snapshot.DefaultBad holds the default value on creation for the bad field.
 	snapshot.DefaultBad = snapshotDescBad.Default.(string)
+	// snapshotDescChurnScore is the schema descriptor for churn_score field.
+	snapshotDescChurnScore := snapshotFields[9].Descriptor()
+	// snapshot.DefaultChurnScore holds the default value on creation for the churn_score field.
+	snapshot.DefaultChurnScore = snapshotDescChurnScore.Default.(int64)
+	// snapshotDescAlarm is the schema descriptor for alarm field.
+	snapshotDescAlarm := snapshotFields[10].Descriptor()
+	// snapshot.DefaultAlarm holds the default value on creation for the alarm field.
+	snapshot.DefaultAlarm = snapshotDescAlarm.Default.(string)
 	// snapshotDescSource is the schema descriptor for source field.
-	snapshotDescSource := snapshotFields[13].Descriptor()
+	snapshotDescSource := snapshotFields[15].Descriptor()
 	// snapshot.DefaultSource holds the default value on creation for the source field.
 	snapshot.DefaultSource = snapshotDescSource.Default.(string)
 	// snapshotDescRoot is the schema descriptor for root field.
-	snapshotDescRoot := snapshotFields[14].Descriptor()
+	snapshotDescRoot := snapshotFields[16].Descriptor()
 	// snapshot.DefaultRoot holds the default value on creation for the root field.
 	snapshot.DefaultRoot = snapshotDescRoot.Default.(string)
 	// snapshotDescCompare is the schema descriptor for compare field.
-	snapshotDescCompare := snapshotFields[15].Descriptor()
+	snapshotDescCompare := snapshotFields[17].Descriptor()
 	// snapshot.DefaultCompare holds the default value on creation for the compare field.
 	snapshot.DefaultCompare = snapshotDescCompare.Default.(uint8)
 	// snapshotDescCancel is the schema descriptor for cancel field.
-	snapshotDescCancel := snapshotFields[16].Descriptor()
+	snapshotDescCancel := snapshotFields[18].Descriptor()
 	// snapshot.DefaultCancel holds the default value on creation for the cancel field.
 	snapshot.DefaultCancel = snapshotDescCancel.Default.(string)
 	// snapshotDescAllowShrink is the schema descriptor for allow_shrink field.
-	snapshotDescAllowShrink := snapshotFields[18].Descriptor()
+	snapshotDescAllowShrink := snapshotFields[20].Descriptor()
 	// snapshot.DefaultAllowShrink holds the default value on creation for the allow_shrink field.
 	snapshot.DefaultAllowShrink = snapshotDescAllowShrink.Default.(bool)
 	// snapshotDescNewRoot is the schema descriptor for new_root field.
-	snapshotDescNewRoot := snapshotFields[19].Descriptor()
+	snapshotDescNewRoot := snapshotFields[21].Descriptor()
 	// snapshot.DefaultNewRoot holds the default value on creation for the new_root field.
 	snapshot.DefaultNewRoot = snapshotDescNewRoot.Default.(bool)
 	// snapshotDescSegmentParts is the schema descriptor for segment_parts field.
-	snapshotDescSegmentParts := snapshotFields[22].Descriptor()
+	snapshotDescSegmentParts := snapshotFields[24].Descriptor()
 	// snapshot.DefaultSegmentParts holds the default value on creation for the segment_parts field.
 	snapshot.DefaultSegmentParts = snapshotDescSegmentParts.Default.(int)
 	// snapshotDescCheckpoint is the schema descriptor for checkpoint field.
-	snapshotDescCheckpoint := snapshotFields[23].Descriptor()
+	snapshotDescCheckpoint := snapshotFields[25].Descriptor()
 	// snapshot.DefaultCheckpoint holds the default value on creation for the checkpoint field.
 	snapshot.DefaultCheckpoint = snapshotDescCheckpoint.Default.(bool)
 	// snapshotDescPages is the schema descriptor for pages field.
-	snapshotDescPages := snapshotFields[24].Descriptor()
+	snapshotDescPages := snapshotFields[26].Descriptor()
 	// snapshot.DefaultPages holds the default value on creation for the pages field.
 	snapshot.DefaultPages = snapshotDescPages.Default.(int64)
 	// snapshotDescRecorded is the schema descriptor for recorded field.
-	snapshotDescRecorded := snapshotFields[27].Descriptor()
+	snapshotDescRecorded := snapshotFields[29].Descriptor()
 	// snapshot.DefaultRecorded holds the default value on creation for the recorded field.
 	snapshot.DefaultRecorded = snapshotDescRecorded.Default.(bool)
 	// snapshotDescCommitter is the schema descriptor for committer field.
-	snapshotDescCommitter := snapshotFields[28].Descriptor()
+	snapshotDescCommitter := snapshotFields[30].Descriptor()
 	// snapshot.DefaultCommitter holds the default value on creation for the committer field.
 	snapshot.DefaultCommitter = snapshotDescCommitter.Default.(string)
 	// snapshotDescCommitUntil is the schema descriptor for commit_until field.
-	snapshotDescCommitUntil := snapshotFields[29].Descriptor()
+	snapshotDescCommitUntil := snapshotFields[31].Descriptor()
 	// snapshot.DefaultCommitUntil holds the default value on creation for the commit_until field.
 	snapshot.DefaultCommitUntil = snapshotDescCommitUntil.Default.(int64)
 	// snapshotDescProblemsStored is the schema descriptor for problems_stored field.
-	snapshotDescProblemsStored := snapshotFields[30].Descriptor()
+	snapshotDescProblemsStored := snapshotFields[32].Descriptor()
 	// snapshot.DefaultProblemsStored holds the default value on creation for the problems_stored field.
 	snapshot.DefaultProblemsStored = snapshotDescProblemsStored.Default.(int64)
 	// snapshotDescTasksAnnounced is the schema descriptor for tasks_announced field.
-	snapshotDescTasksAnnounced := snapshotFields[31].Descriptor()
+	snapshotDescTasksAnnounced := snapshotFields[33].Descriptor()
 	// snapshot.DefaultTasksAnnounced holds the default value on creation for the tasks_announced field.
 	snapshot.DefaultTasksAnnounced = snapshotDescTasksAnnounced.Default.(int64)
 	// snapshotDescTasksSettled is the schema descriptor for tasks_settled field.
-	snapshotDescTasksSettled := snapshotFields[32].Descriptor()
+	snapshotDescTasksSettled := snapshotFields[34].Descriptor()
 	// snapshot.DefaultTasksSettled holds the default value on creation for the tasks_settled field.
 	snapshot.DefaultTasksSettled = snapshotDescTasksSettled.Default.(int64)
 	// snapshotDescBatchesAnnounced is the schema descriptor for batches_announced field.
-	snapshotDescBatchesAnnounced := snapshotFields[33].Descriptor()
+	snapshotDescBatchesAnnounced := snapshotFields[35].Descriptor()
 	// snapshot.DefaultBatchesAnnounced holds the default value on creation for the batches_announced field.
 	snapshot.DefaultBatchesAnnounced = snapshotDescBatchesAnnounced.Default.(int64)
 	// snapshotDescBatchesSettled is the schema descriptor for batches_settled field.
-	snapshotDescBatchesSettled := snapshotFields[34].Descriptor()
+	snapshotDescBatchesSettled := snapshotFields[36].Descriptor()
 	// snapshot.DefaultBatchesSettled holds the default value on creation for the batches_settled field.
 	snapshot.DefaultBatchesSettled = snapshotDescBatchesSettled.Default.(int64)
 	// snapshotDescFiles is the schema descriptor for files field.
-	snapshotDescFiles := snapshotFields[35].Descriptor()
+	snapshotDescFiles := snapshotFields[37].Descriptor()
 	// snapshot.DefaultFiles holds the default value on creation for the files field.
 	snapshot.DefaultFiles = snapshotDescFiles.Default.(int64)
 	// snapshotDescDirectories is the schema descriptor for directories field.
-	snapshotDescDirectories := snapshotFields[36].Descriptor()
+	snapshotDescDirectories := snapshotFields[38].Descriptor()
 	// snapshot.DefaultDirectories holds the default value on creation for the directories field.
 	snapshot.DefaultDirectories = snapshotDescDirectories.Default.(int64)
 	// snapshotDescBytes is the schema descriptor for bytes field.
-	snapshotDescBytes := snapshotFields[37].Descriptor()
+	snapshotDescBytes := snapshotFields[39].Descriptor()
 	// snapshot.DefaultBytes holds the default value on creation for the bytes field.
 	snapshot.DefaultBytes = snapshotDescBytes.Default.(int64)
 	// snapshotDescFilesNew is the schema descriptor for files_new field.
-	snapshotDescFilesNew := snapshotFields[38].Descriptor()
+	snapshotDescFilesNew := snapshotFields[40].Descriptor()
 	// snapshot.DefaultFilesNew holds the default value on creation for the files_new field.
 	snapshot.DefaultFilesNew = snapshotDescFilesNew.Default.(int64)
 	// snapshotDescFilesChanged is the schema descriptor for files_changed field.
-	snapshotDescFilesChanged := snapshotFields[39].Descriptor()
+	snapshotDescFilesChanged := snapshotFields[41].Descriptor()
 	// snapshot.DefaultFilesChanged holds the default value on creation for the files_changed field.
 	snapshot.DefaultFilesChanged = snapshotDescFilesChanged.Default.(int64)
 	// snapshotDescFilesUnchanged is the schema descriptor for files_unchanged field.
-	snapshotDescFilesUnchanged := snapshotFields[40].Descriptor()
+	snapshotDescFilesUnchanged := snapshotFields[42].Descriptor()
 	// snapshot.DefaultFilesUnchanged holds the default value on creation for the files_unchanged field.
 	snapshot.DefaultFilesUnchanged = snapshotDescFilesUnchanged.Default.(int64)
 	// snapshotDescStatCalls is the schema descriptor for stat_calls field.
-	snapshotDescStatCalls := snapshotFields[41].Descriptor()
+	snapshotDescStatCalls := snapshotFields[43].Descriptor()
 	// snapshot.DefaultStatCalls holds the default value on creation for the stat_calls field.
 	snapshot.DefaultStatCalls = snapshotDescStatCalls.Default.(int64)
 	// snapshotDescNewBytes is the schema descriptor for new_bytes field.
-	snapshotDescNewBytes := snapshotFields[42].Descriptor()
+	snapshotDescNewBytes := snapshotFields[44].Descriptor()
 	// snapshot.DefaultNewBytes holds the default value on creation for the new_bytes field.
 	snapshot.DefaultNewBytes = snapshotDescNewBytes.Default.(int64)
 	// snapshotDescStoredBytes is the schema descriptor for stored_bytes field.
-	snapshotDescStoredBytes := snapshotFields[43].Descriptor()
+	snapshotDescStoredBytes := snapshotFields[45].Descriptor()
 	// snapshot.DefaultStoredBytes holds the default value on creation for the stored_bytes field.
 	snapshot.DefaultStoredBytes = snapshotDescStoredBytes.Default.(int64)
 	// snapshotDescReadBytes is the schema descriptor for read_bytes field.
-	snapshotDescReadBytes := snapshotFields[44].Descriptor()
+	snapshotDescReadBytes := snapshotFields[46].Descriptor()
 	// snapshot.DefaultReadBytes holds the default value on creation for the read_bytes field.
 	snapshot.DefaultReadBytes = snapshotDescReadBytes.Default.(int64)
 	// snapshotDescErrors is the schema descriptor for errors field.
-	snapshotDescErrors := snapshotFields[45].Descriptor()
+	snapshotDescErrors := snapshotFields[47].Descriptor()
 	// snapshot.DefaultErrors holds the default value on creation for the errors field.
 	snapshot.DefaultErrors = snapshotDescErrors.Default.(int64)
 	// snapshotDescVanished is the schema descriptor for vanished field.
-	snapshotDescVanished := snapshotFields[46].Descriptor()
+	snapshotDescVanished := snapshotFields[48].Descriptor()
 	// snapshot.DefaultVanished holds the default value on creation for the vanished field.
 	snapshot.DefaultVanished = snapshotDescVanished.Default.(int64)
 	// snapshotDescCarried is the schema descriptor for carried field.
-	snapshotDescCarried := snapshotFields[47].Descriptor()
+	snapshotDescCarried := snapshotFields[49].Descriptor()
 	// snapshot.DefaultCarried holds the default value on creation for the carried field.
 	snapshot.DefaultCarried = snapshotDescCarried.Default.(int64)
 	// snapshotDescTorn is the schema descriptor for torn field.
-	snapshotDescTorn := snapshotFields[48].Descriptor()
+	snapshotDescTorn := snapshotFields[50].Descriptor()
 	// snapshot.DefaultTorn holds the default value on creation for the torn field.
 	snapshot.DefaultTorn = snapshotDescTorn.Default.(int64)
+	// snapshotDescFilesJudged is the schema descriptor for files_judged field.
+	snapshotDescFilesJudged := snapshotFields[51].Descriptor()
+	// snapshot.DefaultFilesJudged holds the default value on creation for the files_judged field.
+	snapshot.DefaultFilesJudged = snapshotDescFilesJudged.Default.(int64)
+	// snapshotDescFilesRenamed is the schema descriptor for files_renamed field.
+	snapshotDescFilesRenamed := snapshotFields[52].Descriptor()
+	// snapshot.DefaultFilesRenamed holds the default value on creation for the files_renamed field.
+	snapshot.DefaultFilesRenamed = snapshotDescFilesRenamed.Default.(int64)
+	// snapshotDescTypesLost is the schema descriptor for types_lost field.
+	snapshotDescTypesLost := snapshotFields[53].Descriptor()
+	// snapshot.DefaultTypesLost holds the default value on creation for the types_lost field.
+	snapshot.DefaultTypesLost = snapshotDescTypesLost.Default.(int64)
+	// snapshotDescFilesOpaque is the schema descriptor for files_opaque field.
+	snapshotDescFilesOpaque := snapshotFields[54].Descriptor()
+	// snapshot.DefaultFilesOpaque holds the default value on creation for the files_opaque field.
+	snapshot.DefaultFilesOpaque = snapshotDescFilesOpaque.Default.(int64)
 	// snapshotDescWalkSeconds is the schema descriptor for walk_seconds field.
-	snapshotDescWalkSeconds := snapshotFields[49].Descriptor()
+	snapshotDescWalkSeconds := snapshotFields[55].Descriptor()
 	// snapshot.DefaultWalkSeconds holds the default value on creation for the walk_seconds field.
 	snapshot.DefaultWalkSeconds = snapshotDescWalkSeconds.Default.(float64)
 	// snapshotDescReadSeconds is the schema descriptor for read_seconds field.
-	snapshotDescReadSeconds := snapshotFields[50].Descriptor()
+	snapshotDescReadSeconds := snapshotFields[56].Descriptor()
 	// snapshot.DefaultReadSeconds holds the default value on creation for the read_seconds field.
 	snapshot.DefaultReadSeconds = snapshotDescReadSeconds.Default.(float64)
 	// snapshotDescHashSeconds is the schema descriptor for hash_seconds field.
-	snapshotDescHashSeconds := snapshotFields[51].Descriptor()
+	snapshotDescHashSeconds := snapshotFields[57].Descriptor()
 	// snapshot.DefaultHashSeconds holds the default value on creation for the hash_seconds field.
 	snapshot.DefaultHashSeconds = snapshotDescHashSeconds.Default.(float64)
 	// snapshotDescCompressSeconds is the schema descriptor for compress_seconds field.
-	snapshotDescCompressSeconds := snapshotFields[52].Descriptor()
+	snapshotDescCompressSeconds := snapshotFields[58].Descriptor()
 	// snapshot.DefaultCompressSeconds holds the default value on creation for the compress_seconds field.
 	snapshot.DefaultCompressSeconds = snapshotDescCompressSeconds.Default.(float64)
 	// snapshotDescSealSeconds is the schema descriptor for seal_seconds field.
-	snapshotDescSealSeconds := snapshotFields[53].Descriptor()
+	snapshotDescSealSeconds := snapshotFields[59].Descriptor()
 	// snapshot.DefaultSealSeconds holds the default value on creation for the seal_seconds field.
 	snapshot.DefaultSealSeconds = snapshotDescSealSeconds.Default.(float64)
 	// snapshotDescUploadSeconds is the schema descriptor for upload_seconds field.
-	snapshotDescUploadSeconds := snapshotFields[54].Descriptor()
+	snapshotDescUploadSeconds := snapshotFields[60].Descriptor()
 	// snapshot.DefaultUploadSeconds holds the default value on creation for the upload_seconds field.
 	snapshot.DefaultUploadSeconds = snapshotDescUploadSeconds.Default.(float64)
 	// snapshotDescCommitSeconds is the schema descriptor for commit_seconds field.
-	snapshotDescCommitSeconds := snapshotFields[55].Descriptor()
+	snapshotDescCommitSeconds := snapshotFields[61].Descriptor()
 	// snapshot.DefaultCommitSeconds holds the default value on creation for the commit_seconds field.
 	snapshot.DefaultCommitSeconds = snapshotDescCommitSeconds.Default.(float64)
 }

@@ -37,6 +37,10 @@ type Snapshot struct {
 	Reason string `json:"reason,omitempty"`
 	// Bad holds the value of the "bad" field.
 	Bad string `json:"bad,omitempty"`
+	// ChurnScore holds the value of the "churn_score" field.
+	ChurnScore int64 `json:"churn_score,omitempty"`
+	// Alarm holds the value of the "alarm" field.
+	Alarm string `json:"alarm,omitempty"`
 	// Forgotten holds the value of the "forgotten" field.
 	Forgotten *time.Time `json:"forgotten,omitempty"`
 	// Started holds the value of the "started" field.
@@ -117,6 +121,14 @@ type Snapshot struct {
 	Carried int64 `json:"carried,omitempty"`
 	// Torn holds the value of the "torn" field.
 	Torn int64 `json:"torn,omitempty"`
+	// FilesJudged holds the value of the "files_judged" field.
+	FilesJudged int64 `json:"files_judged,omitempty"`
+	// FilesRenamed holds the value of the "files_renamed" field.
+	FilesRenamed int64 `json:"files_renamed,omitempty"`
+	// TypesLost holds the value of the "types_lost" field.
+	TypesLost int64 `json:"types_lost,omitempty"`
+	// FilesOpaque holds the value of the "files_opaque" field.
+	FilesOpaque int64 `json:"files_opaque,omitempty"`
 	// WalkSeconds holds the value of the "walk_seconds" field.
 	WalkSeconds float64 `json:"walk_seconds,omitempty"`
 	// ReadSeconds holds the value of the "read_seconds" field.
@@ -170,9 +182,9 @@ func (*Snapshot) scanValues(columns []string) ([]any, error) {
 			values[i] = new(sql.NullBool)
 		case snapshot.FieldWalkSeconds, snapshot.FieldReadSeconds, snapshot.FieldHashSeconds, snapshot.FieldCompressSeconds, snapshot.FieldSealSeconds, snapshot.FieldUploadSeconds, snapshot.FieldCommitSeconds:
 			values[i] = new(sql.NullFloat64)
-		case snapshot.FieldShardID, snapshot.FieldFilerID, snapshot.FieldNumber, snapshot.FieldBase, snapshot.FieldCompare, snapshot.FieldSegmentParts, snapshot.FieldPages, snapshot.FieldCommitUntil, snapshot.FieldProblemsStored, snapshot.FieldTasksAnnounced, snapshot.FieldTasksSettled, snapshot.FieldBatchesAnnounced, snapshot.FieldBatchesSettled, snapshot.FieldFiles, snapshot.FieldDirectories, snapshot.FieldBytes, snapshot.FieldFilesNew, snapshot.FieldFilesChanged, snapshot.FieldFilesUnchanged, snapshot.FieldStatCalls, snapshot.FieldNewBytes, snapshot.FieldStoredBytes, snapshot.FieldReadBytes, snapshot.FieldErrors, snapshot.FieldVanished, snapshot.FieldCarried, snapshot.FieldTorn:
+		case snapshot.FieldShardID, snapshot.FieldFilerID, snapshot.FieldNumber, snapshot.FieldBase, snapshot.FieldChurnScore, snapshot.FieldCompare, snapshot.FieldSegmentParts, snapshot.FieldPages, snapshot.FieldCommitUntil, snapshot.FieldProblemsStored, snapshot.FieldTasksAnnounced, snapshot.FieldTasksSettled, snapshot.FieldBatchesAnnounced, snapshot.FieldBatchesSettled, snapshot.FieldFiles, snapshot.FieldDirectories, snapshot.FieldBytes, snapshot.FieldFilesNew, snapshot.FieldFilesChanged, snapshot.FieldFilesUnchanged, snapshot.FieldStatCalls, snapshot.FieldNewBytes, snapshot.FieldStoredBytes, snapshot.FieldReadBytes, snapshot.FieldErrors, snapshot.FieldVanished, snapshot.FieldCarried, snapshot.FieldTorn, snapshot.FieldFilesJudged, snapshot.FieldFilesRenamed, snapshot.FieldTypesLost, snapshot.FieldFilesOpaque:
 			values[i] = new(sql.NullInt64)
-		case snapshot.FieldState, snapshot.FieldReason, snapshot.FieldBad, snapshot.FieldSource, snapshot.FieldRoot, snapshot.FieldCancel, snapshot.FieldCommitter:
+		case snapshot.FieldState, snapshot.FieldReason, snapshot.FieldBad, snapshot.FieldAlarm, snapshot.FieldSource, snapshot.FieldRoot, snapshot.FieldCancel, snapshot.FieldCommitter:
 			values[i] = new(sql.NullString)
 		case snapshot.FieldForgotten, snapshot.FieldStarted, snapshot.FieldSortTime, snapshot.FieldCommitted, snapshot.FieldEnded:
 			values[i] = new(sql.NullTime)
@@ -247,6 +259,18 @@ func (_m *Snapshot) assignValues(columns []string, values []any) error {
 				return fmt.Errorf("unexpected type %T for field bad", values[i])
 			} else if value.Valid {
 				_m.Bad = value.String
+			}
+		case snapshot.FieldChurnScore:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field churn_score", values[i])
+			} else if value.Valid {
+				_m.ChurnScore = value.Int64
+			}
+		case snapshot.FieldAlarm:
+			if value, ok := values[i].(*sql.NullString); !ok {
+				return fmt.Errorf("unexpected type %T for field alarm", values[i])
+			} else if value.Valid {
+				_m.Alarm = value.String
 			}
 		case snapshot.FieldForgotten:
 			if value, ok := values[i].(*sql.NullTime); !ok {
@@ -496,6 +520,30 @@ func (_m *Snapshot) assignValues(columns []string, values []any) error {
 			} else if value.Valid {
 				_m.Torn = value.Int64
 			}
+		case snapshot.FieldFilesJudged:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field files_judged", values[i])
+			} else if value.Valid {
+				_m.FilesJudged = value.Int64
+			}
+		case snapshot.FieldFilesRenamed:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field files_renamed", values[i])
+			} else if value.Valid {
+				_m.FilesRenamed = value.Int64
+			}
+		case snapshot.FieldTypesLost:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field types_lost", values[i])
+			} else if value.Valid {
+				_m.TypesLost = value.Int64
+			}
+		case snapshot.FieldFilesOpaque:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field files_opaque", values[i])
+			} else if value.Valid {
+				_m.FilesOpaque = value.Int64
+			}
 		case snapshot.FieldWalkSeconds:
 			if value, ok := values[i].(*sql.NullFloat64); !ok {
 				return fmt.Errorf("unexpected type %T for field walk_seconds", values[i])
@@ -604,6 +652,12 @@ func (_m *Snapshot) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("bad=")
 	builder.WriteString(_m.Bad)
+	builder.WriteString(", ")
+	builder.WriteString("churn_score=")
+	builder.WriteString(fmt.Sprintf("%v", _m.ChurnScore))
+	builder.WriteString(", ")
+	builder.WriteString("alarm=")
+	builder.WriteString(_m.Alarm)
 	builder.WriteString(", ")
 	if v := _m.Forgotten; v != nil {
 		builder.WriteString("forgotten=")
@@ -732,6 +786,18 @@ func (_m *Snapshot) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("torn=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Torn))
+	builder.WriteString(", ")
+	builder.WriteString("files_judged=")
+	builder.WriteString(fmt.Sprintf("%v", _m.FilesJudged))
+	builder.WriteString(", ")
+	builder.WriteString("files_renamed=")
+	builder.WriteString(fmt.Sprintf("%v", _m.FilesRenamed))
+	builder.WriteString(", ")
+	builder.WriteString("types_lost=")
+	builder.WriteString(fmt.Sprintf("%v", _m.TypesLost))
+	builder.WriteString(", ")
+	builder.WriteString("files_opaque=")
+	builder.WriteString(fmt.Sprintf("%v", _m.FilesOpaque))
 	builder.WriteString(", ")
 	builder.WriteString("walk_seconds=")
 	builder.WriteString(fmt.Sprintf("%v", _m.WalkSeconds))

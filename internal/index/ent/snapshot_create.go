@@ -111,6 +111,34 @@ func (_c *SnapshotCreate) SetNillableBad(v *string) *SnapshotCreate {
 	return _c
 }
 
+// SetChurnScore sets the "churn_score" field.
+func (_c *SnapshotCreate) SetChurnScore(v int64) *SnapshotCreate {
+	_c.mutation.SetChurnScore(v)
+	return _c
+}
+
+// SetNillableChurnScore sets the "churn_score" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableChurnScore(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetChurnScore(*v)
+	}
+	return _c
+}
+
+// SetAlarm sets the "alarm" field.
+func (_c *SnapshotCreate) SetAlarm(v string) *SnapshotCreate {
+	_c.mutation.SetAlarm(v)
+	return _c
+}
+
+// SetNillableAlarm sets the "alarm" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableAlarm(v *string) *SnapshotCreate {
+	if v != nil {
+		_c.SetAlarm(*v)
+	}
+	return _c
+}
+
 // SetForgotten sets the "forgotten" field.
 func (_c *SnapshotCreate) SetForgotten(v time.Time) *SnapshotCreate {
 	_c.mutation.SetForgotten(v)
@@ -631,6 +659,62 @@ func (_c *SnapshotCreate) SetNillableTorn(v *int64) *SnapshotCreate {
 	return _c
 }
 
+// SetFilesJudged sets the "files_judged" field.
+func (_c *SnapshotCreate) SetFilesJudged(v int64) *SnapshotCreate {
+	_c.mutation.SetFilesJudged(v)
+	return _c
+}
+
+// SetNillableFilesJudged sets the "files_judged" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableFilesJudged(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetFilesJudged(*v)
+	}
+	return _c
+}
+
+// SetFilesRenamed sets the "files_renamed" field.
+func (_c *SnapshotCreate) SetFilesRenamed(v int64) *SnapshotCreate {
+	_c.mutation.SetFilesRenamed(v)
+	return _c
+}
+
+// SetNillableFilesRenamed sets the "files_renamed" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableFilesRenamed(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetFilesRenamed(*v)
+	}
+	return _c
+}
+
+// SetTypesLost sets the "types_lost" field.
+func (_c *SnapshotCreate) SetTypesLost(v int64) *SnapshotCreate {
+	_c.mutation.SetTypesLost(v)
+	return _c
+}
+
+// SetNillableTypesLost sets the "types_lost" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableTypesLost(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetTypesLost(*v)
+	}
+	return _c
+}
+
+// SetFilesOpaque sets the "files_opaque" field.
+func (_c *SnapshotCreate) SetFilesOpaque(v int64) *SnapshotCreate {
+	_c.mutation.SetFilesOpaque(v)
+	return _c
+}
+
+// SetNillableFilesOpaque sets the "files_opaque" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableFilesOpaque(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetFilesOpaque(*v)
+	}
+	return _c
+}
+
 // SetWalkSeconds sets the "walk_seconds" field.
 func (_c *SnapshotCreate) SetWalkSeconds(v float64) *SnapshotCreate {
 	_c.mutation.SetWalkSeconds(v)
@@ -791,6 +875,14 @@ func (_c *SnapshotCreate) defaults() {
 		v := snapshot.DefaultBad
 		_c.mutation.SetBad(v)
 	}
+	if _, ok := _c.mutation.ChurnScore(); !ok {
+		v := snapshot.DefaultChurnScore
+		_c.mutation.SetChurnScore(v)
+	}
+	if _, ok := _c.mutation.Alarm(); !ok {
+		v := snapshot.DefaultAlarm
+		_c.mutation.SetAlarm(v)
+	}
 	if _, ok := _c.mutation.Source(); !ok {
 		v := snapshot.DefaultSource
 		_c.mutation.SetSource(v)
@@ -915,6 +1007,22 @@ func (_c *SnapshotCreate) defaults() {
 		v := snapshot.DefaultTorn
 		_c.mutation.SetTorn(v)
 	}
+	if _, ok := _c.mutation.FilesJudged(); !ok {
+		v := snapshot.DefaultFilesJudged
+		_c.mutation.SetFilesJudged(v)
+	}
+	if _, ok := _c.mutation.FilesRenamed(); !ok {
+		v := snapshot.DefaultFilesRenamed
+		_c.mutation.SetFilesRenamed(v)
+	}
+	if _, ok := _c.mutation.TypesLost(); !ok {
+		v := snapshot.DefaultTypesLost
+		_c.mutation.SetTypesLost(v)
+	}
+	if _, ok := _c.mutation.FilesOpaque(); !ok {
+		v := snapshot.DefaultFilesOpaque
+		_c.mutation.SetFilesOpaque(v)
+	}
 	if _, ok := _c.mutation.WalkSeconds(); !ok {
 		v := snapshot.DefaultWalkSeconds
 		_c.mutation.SetWalkSeconds(v)
@@ -967,6 +1075,12 @@ func (_c *SnapshotCreate) check() error {
 	}
 	if _, ok := _c.mutation.Bad(); !ok {
 		return &ValidationError{Name: "bad", err: errors.New(`ent: missing required field "Snapshot.bad"`)}
+	}
+	if _, ok := _c.mutation.ChurnScore(); !ok {
+		return &ValidationError{Name: "churn_score", err: errors.New(`ent: missing required field "Snapshot.churn_score"`)}
+	}
+	if _, ok := _c.mutation.Alarm(); !ok {
+		return &ValidationError{Name: "alarm", err: errors.New(`ent: missing required field "Snapshot.alarm"`)}
 	}
 	if _, ok := _c.mutation.Started(); !ok {
 		return &ValidationError{Name: "started", err: errors.New(`ent: missing required field "Snapshot.started"`)}
@@ -1070,6 +1184,18 @@ func (_c *SnapshotCreate) check() error {
 	if _, ok := _c.mutation.Torn(); !ok {
 		return &ValidationError{Name: "torn", err: errors.New(`ent: missing required field "Snapshot.torn"`)}
 	}
+	if _, ok := _c.mutation.FilesJudged(); !ok {
+		return &ValidationError{Name: "files_judged", err: errors.New(`ent: missing required field "Snapshot.files_judged"`)}
+	}
+	if _, ok := _c.mutation.FilesRenamed(); !ok {
+		return &ValidationError{Name: "files_renamed", err: errors.New(`ent: missing required field "Snapshot.files_renamed"`)}
+	}
+	if _, ok := _c.mutation.TypesLost(); !ok {
+		return &ValidationError{Name: "types_lost", err: errors.New(`ent: missing required field "Snapshot.types_lost"`)}
+	}
+	if _, ok := _c.mutation.FilesOpaque(); !ok {
+		return &ValidationError{Name: "files_opaque", err: errors.New(`ent: missing required field "Snapshot.files_opaque"`)}
+	}
 	if _, ok := _c.mutation.WalkSeconds(); !ok {
 		return &ValidationError{Name: "walk_seconds", err: errors.New(`ent: missing required field "Snapshot.walk_seconds"`)}
 	}
@@ -1156,6 +1282,14 @@ func (_c *SnapshotCreate) createSpec() (*Snapshot, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.Bad(); ok {
 		_spec.SetField(snapshot.FieldBad, field.TypeString, value)
 		_node.Bad = value
+	}
+	if value, ok := _c.mutation.ChurnScore(); ok {
+		_spec.SetField(snapshot.FieldChurnScore, field.TypeInt64, value)
+		_node.ChurnScore = value
+	}
+	if value, ok := _c.mutation.Alarm(); ok {
+		_spec.SetField(snapshot.FieldAlarm, field.TypeString, value)
+		_node.Alarm = value
 	}
 	if value, ok := _c.mutation.Forgotten(); ok {
 		_spec.SetField(snapshot.FieldForgotten, field.TypeTime, value)
@@ -1316,6 +1450,22 @@ func (_c *SnapshotCreate) createSpec() (*Snapshot, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.Torn(); ok {
 		_spec.SetField(snapshot.FieldTorn, field.TypeInt64, value)
 		_node.Torn = value
+	}
+	if value, ok := _c.mutation.FilesJudged(); ok {
+		_spec.SetField(snapshot.FieldFilesJudged, field.TypeInt64, value)
+		_node.FilesJudged = value
+	}
+	if value, ok := _c.mutation.FilesRenamed(); ok {
+		_spec.SetField(snapshot.FieldFilesRenamed, field.TypeInt64, value)
+		_node.FilesRenamed = value
+	}
+	if value, ok := _c.mutation.TypesLost(); ok {
+		_spec.SetField(snapshot.FieldTypesLost, field.TypeInt64, value)
+		_node.TypesLost = value
+	}
+	if value, ok := _c.mutation.FilesOpaque(); ok {
+		_spec.SetField(snapshot.FieldFilesOpaque, field.TypeInt64, value)
+		_node.FilesOpaque = value
 	}
 	if value, ok := _c.mutation.WalkSeconds(); ok {
 		_spec.SetField(snapshot.FieldWalkSeconds, field.TypeFloat64, value)

@@ -71,6 +71,41 @@ func (_u *SnapshotUpdate) SetNillableBad(v *string) *SnapshotUpdate {
 	return _u
 }
 
+// SetChurnScore sets the "churn_score" field.
+func (_u *SnapshotUpdate) SetChurnScore(v int64) *SnapshotUpdate {
+	_u.mutation.ResetChurnScore()
+	_u.mutation.SetChurnScore(v)
+	return _u
+}
+
+// SetNillableChurnScore sets the "churn_score" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableChurnScore(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetChurnScore(*v)
+	}
+	return _u
+}
+
+// AddChurnScore adds value to the "churn_score" field.
+func (_u *SnapshotUpdate) AddChurnScore(v int64) *SnapshotUpdate {
+	_u.mutation.AddChurnScore(v)
+	return _u
+}
+
+// SetAlarm sets the "alarm" field.
+func (_u *SnapshotUpdate) SetAlarm(v string) *SnapshotUpdate {
+	_u.mutation.SetAlarm(v)
+	return _u
+}
+
+// SetNillableAlarm sets the "alarm" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableAlarm(v *string) *SnapshotUpdate {
+	if v != nil {
+		_u.SetAlarm(*v)
+	}
+	return _u
+}
+
 // SetForgotten sets the "forgotten" field.
 func (_u *SnapshotUpdate) SetForgotten(v time.Time) *SnapshotUpdate {
 	_u.mutation.SetForgotten(v)
@@ -709,6 +744,90 @@ func (_u *SnapshotUpdate) AddTorn(v int64) *SnapshotUpdate {
 	return _u
 }
 
+// SetFilesJudged sets the "files_judged" field.
+func (_u *SnapshotUpdate) SetFilesJudged(v int64) *SnapshotUpdate {
+	_u.mutation.ResetFilesJudged()
+	_u.mutation.SetFilesJudged(v)
+	return _u
+}
+
+// SetNillableFilesJudged sets the "files_judged" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableFilesJudged(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetFilesJudged(*v)
+	}
+	return _u
+}
+
+// AddFilesJudged adds value to the "files_judged" field.
+func (_u *SnapshotUpdate) AddFilesJudged(v int64) *SnapshotUpdate {
+	_u.mutation.AddFilesJudged(v)
+	return _u
+}
+
+// SetFilesRenamed sets the "files_renamed" field.
+func (_u *SnapshotUpdate) SetFilesRenamed(v int64) *SnapshotUpdate {
+	_u.mutation.ResetFilesRenamed()
+	_u.mutation.SetFilesRenamed(v)
+	return _u
+}
+
+// SetNillableFilesRenamed sets the "files_renamed" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableFilesRenamed(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetFilesRenamed(*v)
+	}
+	return _u
+}
+
+// AddFilesRenamed adds value to the "files_renamed" field.
+func (_u *SnapshotUpdate) AddFilesRenamed(v int64) *SnapshotUpdate {
+	_u.mutation.AddFilesRenamed(v)
+	return _u
+}
+
+// SetTypesLost sets the "types_lost" field.
+func (_u *SnapshotUpdate) SetTypesLost(v int64) *SnapshotUpdate {
+	_u.mutation.ResetTypesLost()
+	_u.mutation.SetTypesLost(v)
+	return _u
+}
+
+// SetNillableTypesLost sets the "types_lost" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableTypesLost(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetTypesLost(*v)
+	}
+	return _u
+}
+
+// AddTypesLost adds value to the "types_lost" field.
+func (_u *SnapshotUpdate) AddTypesLost(v int64) *SnapshotUpdate {
+	_u.mutation.AddTypesLost(v)
+	return _u
+}
+
+// SetFilesOpaque sets the "files_opaque" field.
+func (_u *SnapshotUpdate) SetFilesOpaque(v int64) *SnapshotUpdate {
+	_u.mutation.ResetFilesOpaque()
+	_u.mutation.SetFilesOpaque(v)
+	return _u
+}
+
+// SetNillableFilesOpaque sets the "files_opaque" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableFilesOpaque(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetFilesOpaque(*v)
+	}
+	return _u
+}
+
+// AddFilesOpaque adds value to the "files_opaque" field.
+func (_u *SnapshotUpdate) AddFilesOpaque(v int64) *SnapshotUpdate {
+	_u.mutation.AddFilesOpaque(v)
+	return _u
+}
+
 // SetWalkSeconds sets the "walk_seconds" field.
 func (_u *SnapshotUpdate) SetWalkSeconds(v float64) *SnapshotUpdate {
 	_u.mutation.ResetWalkSeconds()
@@ -920,6 +1039,15 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.Bad(); ok {
 		_spec.SetField(snapshot.FieldBad, field.TypeString, value)
 	}
+	if value, ok := _u.mutation.ChurnScore(); ok {
+		_spec.SetField(snapshot.FieldChurnScore, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedChurnScore(); ok {
+		_spec.AddField(snapshot.FieldChurnScore, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Alarm(); ok {
+		_spec.SetField(snapshot.FieldAlarm, field.TypeString, value)
+	}
 	if value, ok := _u.mutation.Forgotten(); ok {
 		_spec.SetField(snapshot.FieldForgotten, field.TypeTime, value)
 	}
@@ -1103,6 +1231,30 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.AddedTorn(); ok {
 		_spec.AddField(snapshot.FieldTorn, field.TypeInt64, value)
 	}
+	if value, ok := _u.mutation.FilesJudged(); ok {
+		_spec.SetField(snapshot.FieldFilesJudged, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilesJudged(); ok {
+		_spec.AddField(snapshot.FieldFilesJudged, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.FilesRenamed(); ok {
+		_spec.SetField(snapshot.FieldFilesRenamed, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilesRenamed(); ok {
+		_spec.AddField(snapshot.FieldFilesRenamed, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.TypesLost(); ok {
+		_spec.SetField(snapshot.FieldTypesLost, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedTypesLost(); ok {
+		_spec.AddField(snapshot.FieldTypesLost, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.FilesOpaque(); ok {
+		_spec.SetField(snapshot.FieldFilesOpaque, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilesOpaque(); ok {
+		_spec.AddField(snapshot.FieldFilesOpaque, field.TypeInt64, value)
+	}
 	if value, ok := _u.mutation.WalkSeconds(); ok {
 		_spec.SetField(snapshot.FieldWalkSeconds, field.TypeFloat64, value)
 	}
@@ -1203,6 +1355,41 @@ func (_u *SnapshotUpdateOne) SetBad(v string) *SnapshotUpdateOne {
 func (_u *SnapshotUpdateOne) SetNillableBad(v *string) *SnapshotUpdateOne {
 	if v != nil {
 		_u.SetBad(*v)
+	}
+	return _u
+}
+
+// SetChurnScore sets the "churn_score" field.
+func (_u *SnapshotUpdateOne) SetChurnScore(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetChurnScore()
+	_u.mutation.SetChurnScore(v)
+	return _u
+}
+
+// SetNillableChurnScore sets the "churn_score" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableChurnScore(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetChurnScore(*v)
+	}
+	return _u
+}
+
+// AddChurnScore adds value to the "churn_score" field.
+func (_u *SnapshotUpdateOne) AddChurnScore(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddChurnScore(v)
+	return _u
+}
+
+// SetAlarm sets the "alarm" field.
+func (_u *SnapshotUpdateOne) SetAlarm(v string) *SnapshotUpdateOne {
+	_u.mutation.SetAlarm(v)
+	return _u
+}
+
+// SetNillableAlarm sets the "alarm" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableAlarm(v *string) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetAlarm(*v)
 	}
 	return _u
 }
@@ -1845,6 +2032,90 @@ func (_u *SnapshotUpdateOne) AddTorn(v int64) *SnapshotUpdateOne {
 	return _u
 }
 
+// SetFilesJudged sets the "files_judged" field.
+func (_u *SnapshotUpdateOne) SetFilesJudged(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetFilesJudged()
+	_u.mutation.SetFilesJudged(v)
+	return _u
+}
+
+// SetNillableFilesJudged sets the "files_judged" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableFilesJudged(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetFilesJudged(*v)
+	}
+	return _u
+}
+
+// AddFilesJudged adds value to the "files_judged" field.
+func (_u *SnapshotUpdateOne) AddFilesJudged(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddFilesJudged(v)
+	return _u
+}
+
+// SetFilesRenamed sets the "files_renamed" field.
+func (_u *SnapshotUpdateOne) SetFilesRenamed(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetFilesRenamed()
+	_u.mutation.SetFilesRenamed(v)
+	return _u
+}
+
+// SetNillableFilesRenamed sets the "files_renamed" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableFilesRenamed(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetFilesRenamed(*v)
+	}
+	return _u
+}
+
+// AddFilesRenamed adds value to the "files_renamed" field.
+func (_u *SnapshotUpdateOne) AddFilesRenamed(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddFilesRenamed(v)
+	return _u
+}
+
+// SetTypesLost sets the "types_lost" field.
+func (_u *SnapshotUpdateOne) SetTypesLost(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetTypesLost()
+	_u.mutation.SetTypesLost(v)
+	return _u
+}
+
+// SetNillableTypesLost sets the "types_lost" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableTypesLost(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetTypesLost(*v)
+	}
+	return _u
+}
+
+// AddTypesLost adds value to the "types_lost" field.
+func (_u *SnapshotUpdateOne) AddTypesLost(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddTypesLost(v)
+	return _u
+}
+
+// SetFilesOpaque sets the "files_opaque" field.
+func (_u *SnapshotUpdateOne) SetFilesOpaque(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetFilesOpaque()
+	_u.mutation.SetFilesOpaque(v)
+	return _u
+}
+
+// SetNillableFilesOpaque sets the "files_opaque" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableFilesOpaque(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetFilesOpaque(*v)
+	}
+	return _u
+}
+
+// AddFilesOpaque adds value to the "files_opaque" field.
+func (_u *SnapshotUpdateOne) AddFilesOpaque(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddFilesOpaque(v)
+	return _u
+}
+
 // SetWalkSeconds sets the "walk_seconds" field.
 func (_u *SnapshotUpdateOne) SetWalkSeconds(v float64) *SnapshotUpdateOne {
 	_u.mutation.ResetWalkSeconds()
@@ -2086,6 +2357,15 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	if value, ok := _u.mutation.Bad(); ok {
 		_spec.SetField(snapshot.FieldBad, field.TypeString, value)
 	}
+	if value, ok := _u.mutation.ChurnScore(); ok {
+		_spec.SetField(snapshot.FieldChurnScore, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedChurnScore(); ok {
+		_spec.AddField(snapshot.FieldChurnScore, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Alarm(); ok {
+		_spec.SetField(snapshot.FieldAlarm, field.TypeString, value)
+	}
 	if value, ok := _u.mutation.Forgotten(); ok {
 		_spec.SetField(snapshot.FieldForgotten, field.TypeTime, value)
 	}
@@ -2268,6 +2548,30 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	}
 	if value, ok := _u.mutation.AddedTorn(); ok {
 		_spec.AddField(snapshot.FieldTorn, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.FilesJudged(); ok {
+		_spec.SetField(snapshot.FieldFilesJudged, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilesJudged(); ok {
+		_spec.AddField(snapshot.FieldFilesJudged, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.FilesRenamed(); ok {
+		_spec.SetField(snapshot.FieldFilesRenamed, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilesRenamed(); ok {
+		_spec.AddField(snapshot.FieldFilesRenamed, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.TypesLost(); ok {
+		_spec.SetField(snapshot.FieldTypesLost, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedTypesLost(); ok {
+		_spec.AddField(snapshot.FieldTypesLost, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.FilesOpaque(); ok {
+		_spec.SetField(snapshot.FieldFilesOpaque, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilesOpaque(); ok {
+		_spec.AddField(snapshot.FieldFilesOpaque, field.TypeInt64, value)
 	}
 	if value, ok := _u.mutation.WalkSeconds(); ok {
 		_spec.SetField(snapshot.FieldWalkSeconds, field.TypeFloat64, value)

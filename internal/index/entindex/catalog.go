@@ -28,6 +28,7 @@ func toSnapshot(row *ent.Snapshot) backup.Snapshot {
 		Shard: toShard(row.Edges.Shard), State: backup.State(row.State), Reason: row.Reason, Bad: row.Bad,
 		Started: row.Started.UTC(), Source: row.Source, Compare: backup.Compare(row.Compare), Cancel: row.Cancel, Selection: row.Selection,
 		AllowShrink: row.AllowShrink, NewRoot: row.NewRoot, Tags: row.Tags, Counts: countsOf(row),
+		ChurnScore: row.ChurnScore, Alarm: row.Alarm,
 		Pages:          backup.PageSet{Pages: row.Pages},
 		Segment:        backup.Segment{Parts: row.SegmentParts, Checkpoint: row.Checkpoint},
 		TasksAnnounced: row.TasksAnnounced, TasksSettled: row.TasksSettled,

@@ -16,7 +16,15 @@ import (
 // These columns are read by the index alone: the directories of a task, the pages of a batch, the
 // parts of a result. Integers are varints, a list is its length and its elements, and the first
 // byte is the version. Listings are compressed already, so further compression is not worthwhile.
-const codecVersion = 1
+//
+// A part of a result that counts judged files has version 2, and these counts at its end. Committers
+// of older versions take it for damaged: the task is walked again.
+const (
+	codecVersion  = 1
+	judgedVersion = 2
+	// judgedFrom is the first of the counts of judged files among all counts.
+	judgedFrom = 14
+)
 
 func appendBytes[T string | []byte](dst []byte, b T) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
@@ -101,7 +109,8 @@ func digestNames(pages []backup.PageVersion) []byte {
 }
 
 func appendCounts(dst []byte, c *backup.Counts) []byte {
-	for _, n := range c.Integers() {
+	integers := c.Integers()
+	for _, n := range integers[:judgedFrom] {
 		dst = binary.AppendUvarint(dst, uint64(*n))
 	}
 	for _, f := range c.Seconds() {
@@ -132,11 +141,25 @@ func encodeSlice(s *backup.SliceWalked) []byte {
 		dst = appendBytes(appendBytes(appendBytes(dst, p.Path), p.Op), p.Err)
 	}
 	dst = binary.LittleEndian.AppendUint64(dst, s.Run)
-	return appendBytes(appendBytes(dst, s.Source), s.Root.String())
+	dst = appendBytes(appendBytes(dst, s.Source), s.Root.String())
+	if s.Counts.FilesJudged > 0 {
+		dst[0] = judgedVersion
+		integers := s.Counts.Integers()
+		for _, n := range integers[judgedFrom:] {
+			dst = binary.AppendUvarint(dst, uint64(*n))
+		}
+	}
+	return dst
 }
 
 func decodeSlice(data []byte) (*backup.SliceWalked, error) {
-	d := newDecoder(data)
+	judged := len(data) > 0 && data[0] == judgedVersion
+	d := &decoder{}
+	if judged {
+		d.data = data[1:]
+	} else {
+		d = newDecoder(data)
+	}
 	s := &backup.SliceWalked{Pages: d.pages()}
 	for range d.count(2) {
 		s.Ended = append(s.Ended, backup.PageName{Path: string(d.bytes()), Key: backup.PageKey(d.uvarint())})
@@ -148,7 +171,8 @@ func decodeSlice(data []byte) (*backup.SliceWalked, error) {
 	for range d.count(2) {
 		s.Children = append(s.Children, d.child())
 	}
-	for _, n := range s.Counts.Integers() {
+	integers := s.Counts.Integers()
+	for _, n := range integers[:judgedFrom] {
 		*n = int64(d.uvarint())
 	}
 	for _, f := range s.Counts.Seconds() {
@@ -162,6 +186,11 @@ func decodeSlice(data []byte) (*backup.SliceWalked, error) {
 	var err error
 	if s.Root, err = backup.ParseRoot(string(d.bytes())); err != nil {
 		d.fail()
+	}
+	if judged {
+		for _, n := range integers[judgedFrom:] {
+			*n = int64(d.uvarint())
+		}
 	}
 	return s, d.finish("part of a result")
 }

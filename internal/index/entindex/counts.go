@@ -41,6 +41,7 @@ func countsOf(s *ent.Snapshot) backup.Counts {
 		FilesNew: s.FilesNew, FilesChanged: s.FilesChanged, FilesUnchanged: s.FilesUnchanged,
 		StatCalls: s.StatCalls, NewBytes: s.NewBytes, StoredBytes: s.StoredBytes, ReadBytes: s.ReadBytes, Errors: s.Errors,
 		Vanished: s.Vanished, Carried: s.Carried, Torn: s.Torn,
+		FilesJudged: s.FilesJudged, FilesRenamed: s.FilesRenamed, TypesLost: s.TypesLost, FilesOpaque: s.FilesOpaque,
 		WalkSeconds: s.WalkSeconds, ReadSeconds: s.ReadSeconds, HashSeconds: s.HashSeconds, CompressSeconds: s.CompressSeconds,
 		SealSeconds: s.SealSeconds, UploadSeconds: s.UploadSeconds, CommitSeconds: s.CommitSeconds,
 	}
@@ -56,6 +57,7 @@ func setCounts(u *ent.SnapshotUpdate, c backup.Counts) *ent.SnapshotUpdate {
 		SetFilesNew(c.FilesNew).SetFilesChanged(c.FilesChanged).SetFilesUnchanged(c.FilesUnchanged).
 		SetStatCalls(c.StatCalls).SetNewBytes(c.NewBytes).SetStoredBytes(c.StoredBytes).SetReadBytes(c.ReadBytes).SetErrors(c.Errors).
 		SetVanished(c.Vanished).SetCarried(c.Carried).SetTorn(c.Torn).
+		SetFilesJudged(c.FilesJudged).SetFilesRenamed(c.FilesRenamed).SetTypesLost(c.TypesLost).SetFilesOpaque(c.FilesOpaque).
 		SetWalkSeconds(c.WalkSeconds).SetReadSeconds(c.ReadSeconds).SetHashSeconds(c.HashSeconds).
 		SetCompressSeconds(c.CompressSeconds).SetSealSeconds(c.SealSeconds).SetUploadSeconds(c.UploadSeconds).SetCommitSeconds(c.CommitSeconds)
 }

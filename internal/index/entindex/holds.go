@@ -17,9 +17,9 @@ import (
 // and the path key of its directory: the database compares them with those of pages. Binaries that
 // do not know these columns see a hold on all of the shard.
 const (
-	holdColumns = `id, snapshot, shard, path_key, reason, by, login, since`
+	holdColumns = `id, snapshot, shard, path_key, reason, by, login, since, alarm`
 	insertHold  = `
-INSERT INTO holds (snapshot, shard, path_key, path_end, parent_key, reason, by, since) VALUES ($1, $2, $3, $4, $5, $6, $7, {now})
+INSERT INTO holds (snapshot, shard, path_key, path_end, parent_key, reason, by, alarm, since) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, {now})
 RETURNING ` + holdColumns
 	deleteHold  = `DELETE FROM holds WHERE id = $1 RETURNING ` + holdColumns
 	selectHolds = `SELECT ` + holdColumns + ` FROM holds ORDER BY id`
@@ -30,11 +30,11 @@ RETURNING ` + holdColumns
 const maxHeldBytes = 1000
 
 func readHold(scan func(...any) error) (h index.Hold, err error) {
-	var id *uuid.UUID
+	var id, alarm *uuid.UUID
 	var shard *int64
 	var key []byte
 	var since int64
-	if err := scan(&h.ID, &id, &shard, &key, &h.Reason, &h.By, &h.Login, &since); err != nil {
+	if err := scan(&h.ID, &id, &shard, &key, &h.Reason, &h.By, &h.Login, &since, &alarm); err != nil {
 		return h, err
 	}
 	if id != nil {
@@ -42,6 +42,9 @@ func readHold(scan func(...any) error) (h index.Hold, err error) {
 	}
 	if shard != nil {
 		h.Shard = backup.ShardID(*shard)
+	}
+	if alarm != nil {
+		h.Alarm = backup.SnapshotID(*alarm)
 	}
 	h.Since = fromMicros(since)
 	h.Path, err = backup.PathOfKey(key)
@@ -90,6 +93,8 @@ func checkHold(h *index.Hold) error {
 	switch {
 	case one == (h.Shard != 0):
 		return invalid("a hold is on a snapshot or on a shard")
+	case h.Alarm != (backup.SnapshotID{}) && (one || h.Path != ""):
+		return invalid("an alarm is a hold on a shard")
 	case one && h.Path != "":
 		return invalid("a hold on a path is on a shard")
 	case len(h.Path) > maxHeldBytes:
@@ -144,7 +149,8 @@ func holdArgs(h *index.Hold) []any {
 		p := newHeldPath(h)
 		key, end, parent = p.tree.From, p.tree.To, p.parent.From
 	}
-	return []any{id, shard, key, end, parent, h.Reason, h.By}
+	alarm := uuid.NullUUID{UUID: uuid.UUID(h.Alarm), Valid: h.Alarm != backup.SnapshotID{}}
+	return []any{id, shard, key, end, parent, h.Reason, h.By, alarm}
 }
 
 // checkHeld fails with backup.ErrNotFound if there is nothing to hold.

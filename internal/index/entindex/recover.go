@@ -75,7 +75,7 @@ func (x *Index) RecoverShard(ctx context.Context, s backup.Shard) (backup.Shard,
 }
 
 const recoverHold = `
-INSERT INTO holds (id, snapshot, shard, path_key, path_end, parent_key, reason, by, since, login) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+INSERT INTO holds (id, snapshot, shard, path_key, path_end, parent_key, reason, by, alarm, since, login) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
 
 // The reasons in the log of what a rebuild takes from a catalog.
 const (
@@ -274,7 +274,7 @@ func (tx *Tx) recoverRow(ctx context.Context, s *index.RecoveredSnapshot) error 
 	ended := stamp(s.Ended)
 	update := setCounts(tx.Snapshot.Update().Where(snapshot.ID(uuid.UUID(s.ID))), s.Counts).
 		SetState(string(s.State)).SetReason(text(s.Reason, maxErrorBytes)).SetBad(s.Bad).SetEnded(ended).SetRecorded(true).
-		SetSource(s.Source).SetRoot(s.Root.String()).SetCancel("").
+		SetSource(s.Source).SetRoot(s.Root.String()).SetCancel("").SetChurnScore(s.ChurnScore).SetAlarm(text(s.Alarm, maxErrorBytes)).
 		SetSegmentParts(s.Segment.Parts).SetCheckpoint(s.Segment.Checkpoint).SetPages(s.Pages.Pages).SetPagesSum(s.Pages.Sum[:])
 	if s.State == backup.Committed {
 		update.SetCommitted(ended)

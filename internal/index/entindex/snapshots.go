@@ -239,6 +239,9 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segment backup
 		if err := tx.noteGood(ctx, row, &segment); err != nil {
 			return err
 		}
+		if err := tx.raiseAlarm(ctx, row); err != nil {
+			return err
+		}
 		if err := tx.tellSnapshot(ctx); err != nil {
 			return err
 		}

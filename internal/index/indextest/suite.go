@@ -124,6 +124,7 @@ func RunCalls(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"Forgotten", testForgotten},
 		{"ForgetHead", testForgetHead},
 		{"Holds", testHolds},
+		{"Alarms", testAlarms},
 		{"HoldWhileForgetting", testHoldWhileForgetting},
 		{"PathHolds", testPathHolds},
 		{"Readings", testReadings},

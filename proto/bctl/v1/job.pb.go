@@ -497,8 +497,15 @@ type Counts struct {
 	SealSeconds     float64                `protobuf:"fixed64,16,opt,name=seal_seconds,json=sealSeconds,proto3" json:"seal_seconds,omitempty"`
 	UploadSeconds   float64                `protobuf:"fixed64,17,opt,name=upload_seconds,json=uploadSeconds,proto3" json:"upload_seconds,omitempty"`
 	CommitSeconds   float64                `protobuf:"fixed64,18,opt,name=commit_seconds,json=commitSeconds,proto3" json:"commit_seconds,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Of the new and changed files, those that were compared with what the last snapshot has in their
+	// place: older services compare none. They are new under this name, no longer begin like a known
+	// type, and now begin like random data.
+	FilesJudged   int64 `protobuf:"varint,22,opt,name=files_judged,json=filesJudged,proto3" json:"files_judged,omitempty"`
+	FilesRenamed  int64 `protobuf:"varint,23,opt,name=files_renamed,json=filesRenamed,proto3" json:"files_renamed,omitempty"`
+	TypesLost     int64 `protobuf:"varint,24,opt,name=types_lost,json=typesLost,proto3" json:"types_lost,omitempty"`
+	FilesOpaque   int64 `protobuf:"varint,25,opt,name=files_opaque,json=filesOpaque,proto3" json:"files_opaque,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Counts) Reset() {
@@ -678,6 +685,34 @@ func (x *Counts) GetCommitSeconds() float64 {
 	return 0
 }
 
+func (x *Counts) GetFilesJudged() int64 {
+	if x != nil {
+		return x.FilesJudged
+	}
+	return 0
+}
+
+func (x *Counts) GetFilesRenamed() int64 {
+	if x != nil {
+		return x.FilesRenamed
+	}
+	return 0
+}
+
+func (x *Counts) GetTypesLost() int64 {
+	if x != nil {
+		return x.TypesLost
+	}
+	return 0
+}
+
+func (x *Counts) GetFilesOpaque() int64 {
+	if x != nil {
+		return x.FilesOpaque
+	}
+	return 0
+}
+
 var File_bctl_v1_job_proto protoreflect.FileDescriptor
 
 const file_bctl_v1_job_proto_rawDesc = "" +
@@ -724,7 +759,7 @@ const file_bctl_v1_job_proto_rawDesc = "" +
 	"\aProblem\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\fR\x04path\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"\xa6\x05\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"\xb0\x06\n" +
 	"\x06Counts\x12\x14\n" +
 	"\x05files\x18\x01 \x01(\x03R\x05files\x12 \n" +
 	"\vdirectories\x18\x02 \x01(\x03R\vdirectories\x12\x14\n" +
@@ -749,7 +784,12 @@ const file_bctl_v1_job_proto_rawDesc = "" +
 	"\x10compress_seconds\x18\x0f \x01(\x01R\x0fcompressSeconds\x12!\n" +
 	"\fseal_seconds\x18\x10 \x01(\x01R\vsealSeconds\x12%\n" +
 	"\x0eupload_seconds\x18\x11 \x01(\x01R\ruploadSeconds\x12%\n" +
-	"\x0ecommit_seconds\x18\x12 \x01(\x01R\rcommitSecondsB+Z)github.com/bctl/bctl/proto/bctl/v1;bctlv1b\x06proto3"
+	"\x0ecommit_seconds\x18\x12 \x01(\x01R\rcommitSeconds\x12!\n" +
+	"\ffiles_judged\x18\x16 \x01(\x03R\vfilesJudged\x12#\n" +
+	"\rfiles_renamed\x18\x17 \x01(\x03R\ffilesRenamed\x12\x1d\n" +
+	"\n" +
+	"types_lost\x18\x18 \x01(\x03R\ttypesLost\x12!\n" +
+	"\ffiles_opaque\x18\x19 \x01(\x03R\vfilesOpaqueB+Z)github.com/bctl/bctl/proto/bctl/v1;bctlv1b\x06proto3"
 
 var (
 	file_bctl_v1_job_proto_rawDescOnce sync.Once

@@ -198,7 +198,7 @@ to the target, or prune is running; 12 wrong key; 130 interrupted.`,
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) }
 	setHelp(root)
-	addGroup(root, useGroup, newInit(a), newBackup(a), newRestore(a), newDump(a), newCat(a), newMount(a), newSnapshot(a), newLs(a), newFind(a), newHistory(a), newDiff(a), newStatus(a), newCancel(a),
+	addGroup(root, useGroup, newInit(a), newBackup(a), newRestore(a), newDump(a), newCat(a), newMount(a), newSnapshot(a), newLs(a), newFind(a), newHistory(a), newDiff(a), newChurn(a), newStatus(a), newCancel(a),
 		newForget(a), newPrune(a), newPurge(a), newHold(a), newConfirm(a), newBrake(a), newLog(a), newStats(a), newDu(a))
 	addGroup(root, fleetGroup, newFiler(a), newShard(a), newPolicy(a), newApply(a), newExport(a), newWorker(a))
 	a.addServices(root)

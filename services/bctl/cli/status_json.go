@@ -23,7 +23,7 @@ type overviewJSON struct {
 }
 
 type lackJSON struct {
-	What  string `json:"what"` // nats, committer, walker, reader, pruner, clock, brake, purge or policy
+	What  string `json:"what"` // nats, committer, walker, reader, pruner, clock, alarm, brake, purge or policy
 	Site  string `json:"site,omitempty"`
 	Stops bool   `json:"stops"` // work cannot proceed because of it
 	Text  string `json:"text"`

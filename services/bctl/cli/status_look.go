@@ -41,6 +41,7 @@ type looked struct {
 	// policies are those of the fleet, if all of its filers are shown.
 	policies []backup.Policy
 	stops    []*stopOf
+	holds    []index.Hold
 	purges   []index.PurgeState
 	waits    prune.Backlog
 	scrub    index.Scrub
@@ -95,6 +96,7 @@ func (c *statusCommand) look(ctx context.Context, i index.Index) (*overview, err
 		l.stops, err = describeStops(asking, i, stops)
 		return err
 	})
+	group.Go(func() (err error) { l.holds, err = i.Holds(asking); return err })
 	group.Go(func() (err error) { l.purges, err = pendingPurges(asking, i); return err })
 	group.Go(func() (err error) { l.scrub, err = i.Scrub(asking); return err })
 	if c.app.cfg.Fleet() { // on one machine, policies have no effect
@@ -145,7 +147,7 @@ func newOverview(l *looked, now time.Time) *overview {
 		}
 	}
 	cover := coverageOf(l.shards, l.policies)
-	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), braked(l.stops, s.filers), purgesPending(l.purges, l.shards), lacksProofs(&l.scrub), cover.lacksPolicies())
+	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), alarmed(l.holds, l.shards), braked(l.stops, s.filers), purgesPending(l.purges, l.shards), lacksProofs(&l.scrub), cover.lacksPolicies())
 	for _, p := range s.running {
 		p.still = s.standsStill(p)
 		p.full = p.BatchesSettled < p.BatchesAnnounced && l.crew.storeFull(backup.SiteName(p.Filer.Site))
@@ -153,6 +155,19 @@ func newOverview(l *looked, now time.Time) *overview {
 	s.due = slices.DeleteFunc(l.due, func(r nextRun) bool { return r.state == "running" || r.due.After(now) })
 	s.failed = failures(l.failed, l.shards)
 	return s
+}
+
+// alarmed warns of the shards whose files look encrypted, until somebody has acknowledged that.
+func alarmed(holds []index.Hold, shards []index.ShardStatus) (list []lack) {
+	for _, h := range holds {
+		n := slices.IndexFunc(shards, func(s index.ShardStatus) bool { return s.ID == h.Shard })
+		if h.Alarm == (backup.SnapshotID{}) || n < 0 {
+			continue
+		}
+		list = append(list, lack{What: "alarm", Warns: true, Text: fmt.Sprintf("files of %s %s look encrypted: %s (bctl churn %s)",
+			display(shards[n].Filer.Name), display(shards[n].Name), display(h.Reason), h.Alarm.Short())})
+	}
+	return list
 }
 
 // braked warns of the deletions that wait for operators: those of the repository, and of shards of

@@ -98,6 +98,13 @@ func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index
 	if err != nil {
 		return s.notWritten(ctx, leased, id, err)
 	}
+	err = s.judge(leased, snap)
+	if errors.Is(err, backup.ErrNotFound) {
+		return nil // another committer was first
+	}
+	if err != nil {
+		return s.notWritten(ctx, leased, id, err)
+	}
 	// The commit point. Everything that the snapshot names is already durable (I1). This
 	// transaction makes the snapshot visible.
 	err = s.Index.Commit(ctx, id, backup.Segment{

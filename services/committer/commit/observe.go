@@ -209,6 +209,9 @@ func (s *Service) fleet(ctx context.Context) (*telemetry.Fleet, error) {
 	if f.Stops, err = s.Index.Stops(ctx); err != nil {
 		return nil, err
 	}
+	if f.Holds, err = s.Index.Holds(ctx); err != nil {
+		return nil, err
+	}
 	sites, err := s.Index.Sites(ctx)
 	if err != nil {
 		return nil, err

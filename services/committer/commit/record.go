@@ -246,5 +246,8 @@ func holdOf(h *index.Hold, shard *backup.Shard) journal.CatalogHold {
 	} else {
 		c.Snapshot = h.Snapshot.String()
 	}
+	if h.Alarm != (backup.SnapshotID{}) {
+		c.Alarm = h.Alarm.String()
+	}
 	return c
 }

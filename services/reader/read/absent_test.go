@@ -267,7 +267,7 @@ func TestStaleFile(t *testing.T) {
 				f.commit()
 				e := f.entries()["d/file"]
 				if call == faultsource.FileXattrs {
-					if e.Flags&^backup.Racy != backup.XattrsUnreadable || len(e.Xattrs) != 1 {
+					if e.Flags.WithClass(backup.Unclassified)&^backup.Racy != backup.XattrsUnreadable || len(e.Xattrs) != 1 {
 						t.Errorf("always: %+v", e)
 					}
 				} else if e.Flags&backup.Unreadable == 0 || e.Size != good.Size || e.Mtime != good.Mtime || string(f.content(&e)) != random(2, 3<<20+1) {
@@ -416,7 +416,7 @@ func TestLastCopyOfAMovedDirectory(t *testing.T) {
 		f.read(f.batchOf("is"))
 		f.commit()
 		e := f.entries()["is/file"]
-		if moved && (e.Flags&^backup.Racy != backup.Unreadable || string(f.content(&e)) != "good" || len(e.Xattrs) != 1) {
+		if moved && (e.Flags.WithClass(backup.Unclassified)&^backup.Racy != backup.Unreadable || string(f.content(&e)) != "good" || len(e.Xattrs) != 1) {
 			t.Errorf("%+v, want the last good copy", e)
 		}
 		if want := backup.Unreadable | backup.ContentMissing; !moved && (e.Flags&want != want || len(e.Content.Refs) > 0) {

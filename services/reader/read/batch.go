@@ -33,6 +33,7 @@ type batch struct {
 	saidHidden bool // that the mount shows no extended attributes
 	hash       *chunk.Hasher
 	cutter     *chunk.Cutter
+	class      backup.Class // of the file that was read last
 	buffer     *chunkBuffer
 	short      bool                // a read of this file returned less than its size
 	links      map[link]linkedFile // files that have several names

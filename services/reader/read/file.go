@@ -9,6 +9,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/filetype"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source"
 )
@@ -44,7 +45,7 @@ func (b *batch) readFile(ctx context.Context, at *pageDir, p *page, e *backup.En
 		return err
 	}
 	b.describe(p, e, &before)
-	e.Content = content
+	e.Content, e.Flags = content, e.Flags.WithClass(b.class)
 	if err := b.readFileXattrs(ctx, at, p, e, f, last); err != nil {
 		return err
 	}
@@ -98,6 +99,7 @@ func (b *batch) steadyContent(ctx context.Context, f source.File, before *backup
 // content reads the file's data: a small file as one chunk, and a large or sparse one with a
 // splitter.
 func (b *batch) content(ctx context.Context, f source.File, e *backup.Entry) (backup.Content, error) {
+	b.class = backup.Plain // empty, or a hole first
 	if e.Size == 0 {
 		return backup.Content{}, nil
 	}
@@ -133,6 +135,7 @@ func (b *batch) wholeFile(ctx context.Context, f source.File, size int64) (backu
 		return backup.Content{}, err
 	}
 	b.counts.ReadBytes += int64(n)
+	b.class = filetype.Classify(space[:n])
 	ref := b.addChunk(space[:n])
 	return backup.Content{Refs: []backup.Ref{ref}}, nil
 }

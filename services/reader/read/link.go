@@ -25,6 +25,7 @@ type linkedFile struct {
 	xattrs  []backup.Xattr
 	ref     backup.Ref // of the extended attributes, if they are in a chunk
 	unshown bool       // the file system shows no extended attributes
+	class   backup.Class
 }
 
 // takeLinked gives e what the batch has read of the same open file f by another name, and reports
@@ -39,7 +40,7 @@ func (b *batch) takeLinked(ctx context.Context, at *pageDir, p *page, e, now *ba
 		return false, nil
 	}
 	b.describe(p, e, now)
-	e.Content = known.content
+	e.Content, e.Flags = known.content, e.Flags.WithClass(known.class)
 	if known.unshown {
 		return true, b.readFileXattrs(ctx, at, p, e, f, last)
 	}
@@ -56,5 +57,5 @@ func (b *batch) noteLink(e *backup.Entry) {
 	if b.links == nil {
 		b.links = map[link]linkedFile{}
 	}
-	b.links[linkOf(e)] = linkedFile{e.Content, e.Xattrs, e.XattrChunk, e.Flags&backup.XattrsUnshown != 0}
+	b.links[linkOf(e)] = linkedFile{e.Content, e.Xattrs, e.XattrChunk, e.Flags&backup.XattrsUnshown != 0, e.Flags.Class()}
 }

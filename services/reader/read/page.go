@@ -136,7 +136,8 @@ func (b *batch) readPage(ctx context.Context, p *page) error {
 // readEntry reads a wanted file, or settles how it is recorded. keep is false if the file no longer
 // exists.
 func (b *batch) readEntry(ctx context.Context, at *pageDir, p *page, e *backup.Entry) (keep bool, err error) {
-	e.Flags &^= backup.Wanted | backup.XattrsWanted
+	earlier, was := e.Flags.Earlier()
+	e.Flags = (e.Flags &^ (backup.Wanted | backup.XattrsWanted)).WithClass(backup.Unclassified)
 	size := e.Size
 	b.fileBegins(size)
 	err = b.retryStale(ctx, at, p, func(last bool) error { return b.readFile(ctx, at, p, e, last) })
@@ -144,6 +145,11 @@ func (b *batch) readEntry(ctx context.Context, at *pageDir, p *page, e *backup.E
 		return false, err
 	}
 	b.fileEnds(keep, e.Size)
+	now := backup.Unclassified // nothing was read
+	if keep && e.Flags&backup.Unreadable == 0 {
+		now = e.Flags.Class()
+	}
+	b.counts.Judge(earlier, was, now)
 	if !keep {
 		b.counts.Bytes -= size
 		return false, nil

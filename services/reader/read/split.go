@@ -5,6 +5,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/filetype"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source"
 )
@@ -37,6 +38,9 @@ func (s *splitter) extent(ctx context.Context, hole, start, length int64) error 
 			return err
 		}
 		b.counts.ReadBytes += int64(n)
+		if offset == 0 {
+			b.class = filetype.Classify(space[:n])
+		}
 		offset += int64(n)
 		have += n
 		if have < want {

@@ -26,7 +26,7 @@ func (w *visit) addDifferences(ctx context.Context, old *oldState, gone []backup
 			}
 		}
 		for i := range w.pages {
-			if err := w.takeOver(ctx, &w.pages[i], old.entries, old.self); err != nil {
+			if err := w.takeOver(ctx, &w.pages[i], old); err != nil {
 				return false, err
 			}
 		}
@@ -42,17 +42,23 @@ func (w *visit) addDifferences(ctx context.Context, old *oldState, gone []backup
 // takeOver decides what is read again. It copies what is known of unchanged entries into a page,
 // and flags changed files as wanted (listing.TakeOver). It reads the extended attributes of changed
 // entries that are not regular files.
-func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSelf *backup.Entry) error {
-	c := listing.TakeOver(w.slice.task.Job.Compare, w.slice.svc.opts.Reread, p.entries, old, func() bool { return w.shown.In(ctx, w.dir) }, w.observer())
+func (w *visit) takeOver(ctx context.Context, p *page, old *oldState) error {
+	c := listing.TakeOver(w.slice.task.Job.Compare, w.slice.svc.opts.Reread, p.entries, old.entries, func() bool { return w.shown.In(ctx, w.dir) }, w.observer())
 	w.counts.FilesNew += c.New
 	w.counts.FilesChanged += c.Changed
 	w.counts.FilesUnchanged += c.Unchanged
-	if err := w.settleSelf(ctx, p, oldSelf); err != nil {
+	if c.New > 0 && len(old.gone) > 0 {
+		old.gone = listing.Rename(p.entries, old.gone)
+	}
+	if err := w.settleSelf(ctx, p, old.self); err != nil {
 		return err
 	}
 	if err := w.settleEntries(ctx, p); err != nil {
 		return err
 	}
+	// The reader judges the files that it is to read. Nothing is to be judged of the rest.
+	files, _ := wanted(p.entries)
+	w.counts.FilesJudged += c.New + c.Changed - int64(files)
 	return w.takeInterrupted(ctx, p)
 }
 
@@ -98,7 +104,8 @@ func (w *visit) settleEntries(ctx context.Context, p *page) error {
 		e := &p.entries[i]
 		if _, failed := slices.BinarySearch(w.failed, e.Name); failed && e.Kind != backup.Directory {
 			// It is already the old entry.
-			e.Flags = e.Flags&^(backup.Wanted|backup.XattrsWanted) | backup.Unreadable
+			_, class := e.Flags.Earlier()
+			e.Flags = (e.Flags&^(backup.Wanted|backup.XattrsWanted) | backup.Unreadable).WithClass(class)
 		}
 		if e.Kind == backup.File {
 			continue
@@ -176,7 +183,7 @@ func (w *visit) takeInterrupted(ctx context.Context, p *page) error {
 	if err != nil {
 		return fmt.Errorf("index: interrupted snapshot of shard %d: %w", job.Shard, err)
 	}
-	listing.TakeContent(job.Compare, p.entries, left.Entries)
+	listing.TakeContent(job.Compare, p.entries, left.Entries, &w.counts)
 	return nil
 }
 

@@ -245,6 +245,7 @@ func (f *fixture) readPage(v *backup.PageVersion) {
 		e := &p.Entries[i]
 		if e.Flags&backup.Wanted != 0 {
 			e.Content = contentOf(e)
+			e.Flags = e.Flags.WithClass(backup.Unclassified)
 		}
 		e.Flags &^= backup.Wanted | backup.XattrsWanted
 	}

@@ -16,6 +16,7 @@ type oldState struct {
 	entries []backup.Entry // of names that still exist, sorted
 	removed []string       // subdirectories that no longer exist
 	mounts  []backup.Entry // former mount points that are not mounted now
+	gone    []listing.Gone // files whose names no longer exist
 }
 
 // fetchOld returns the last snapshot's content of the pages that changed or ended. If the last
@@ -33,7 +34,7 @@ func (w *visit) fetchOld(ctx context.Context, gone []backup.PageKey) (old oldSta
 		if p.Self != nil {
 			old.self = p.Self
 		}
-		old.entries = appendKept(old.entries, p.Entries, w.entries)
+		old.entries, old.gone = appendKept(old.entries, old.gone, p.Entries, w.entries)
 		if len(w.marks) > 0 {
 			old.removed = append(old.removed, listing.RemovedDirectories(w.entries, p.Entries)...)
 			old.mounts = append(old.mounts, w.lostMounts(p.Entries)...)
@@ -57,8 +58,9 @@ func (w *visit) fetchOld(ctx context.Context, gone []backup.PageKey) (old oldSta
 	return old, err
 }
 
-// appendKept appends the old entries whose names are among the entries; both are sorted.
-func appendKept(dst, old, entries []backup.Entry) []backup.Entry {
+// appendKept appends the old entries whose names are among the entries to dst, and the other files
+// to gone. Old entries and entries are sorted.
+func appendKept(dst []backup.Entry, gone []listing.Gone, old, entries []backup.Entry) ([]backup.Entry, []listing.Gone) {
 	i := 0
 	for j := range old {
 		for i < len(entries) && entries[i].Name < old[j].Name {
@@ -66,9 +68,11 @@ func appendKept(dst, old, entries []backup.Entry) []backup.Entry {
 		}
 		if i < len(entries) && entries[i].Name == old[j].Name {
 			dst = append(dst, old[j])
+		} else if e := &old[j]; e.Kind == backup.File {
+			gone = append(gone, listing.Gone{Name: e.Name, Inode: e.Inode, Class: e.Flags.Class()})
 		}
 	}
-	return dst
+	return dst, gone
 }
 
 // oldPages returns the path and keys of the last snapshot's pages that fetchOld reads.

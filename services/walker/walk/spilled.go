@@ -59,7 +59,9 @@ func (w *visit) addSpilledPage(ctx context.Context, p page, from string) error {
 				return err
 			}
 		}
-		if err := w.takeOver(ctx, &w.pages[0], old.Entries, old.Self); err != nil {
+		state := oldState{self: old.Self}
+		state.entries, state.gone = appendKept(nil, nil, old.Entries, p.entries)
+		if err := w.takeOver(ctx, &w.pages[0], &state); err != nil {
 			return err
 		}
 	}

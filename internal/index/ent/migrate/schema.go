@@ -95,6 +95,8 @@ var (
 		{Name: "state", Type: field.TypeString},
 		{Name: "reason", Type: field.TypeString, Default: ""},
 		{Name: "bad", Type: field.TypeString, Default: ""},
+		{Name: "churn_score", Type: field.TypeInt64, Default: 0},
+		{Name: "alarm", Type: field.TypeString, Default: ""},
 		{Name: "forgotten", Type: field.TypeTime, Nullable: true},
 		{Name: "started", Type: field.TypeTime},
 		{Name: "sort_time", Type: field.TypeTime},
@@ -135,6 +137,10 @@ var (
 		{Name: "vanished", Type: field.TypeInt64, Default: 0},
 		{Name: "carried", Type: field.TypeInt64, Default: 0},
 		{Name: "torn", Type: field.TypeInt64, Default: 0},
+		{Name: "files_judged", Type: field.TypeInt64, Default: 0},
+		{Name: "files_renamed", Type: field.TypeInt64, Default: 0},
+		{Name: "types_lost", Type: field.TypeInt64, Default: 0},
+		{Name: "files_opaque", Type: field.TypeInt64, Default: 0},
 		{Name: "walk_seconds", Type: field.TypeFloat64, Default: 0},
 		{Name: "read_seconds", Type: field.TypeFloat64, Default: 0},
 		{Name: "hash_seconds", Type: field.TypeFloat64, Default: 0},
@@ -152,7 +158,7 @@ var (
 		ForeignKeys: []*schema.ForeignKey{
 			{
 				Symbol:     "snapshots_shards_snapshots",
-				Columns:    []*schema.Column{SnapshotsColumns[55]},
+				Columns:    []*schema.Column{SnapshotsColumns[61]},
 				RefColumns: []*schema.Column{ShardsColumns[0]},
 				OnDelete:   schema.NoAction,
 			},
@@ -161,12 +167,12 @@ var (
 			{
 				Name:    "snapshot_shard_id_number",
 				Unique:  true,
-				Columns: []*schema.Column{SnapshotsColumns[55], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[61], SnapshotsColumns[2]},
 			},
 			{
 				Name:    "snapshot_running",
 				Unique:  true,
-				Columns: []*schema.Column{SnapshotsColumns[55]},
+				Columns: []*schema.Column{SnapshotsColumns[61]},
 				Annotation: &entsql.IndexAnnotation{
 					Where: "state = 'running'",
 				},
@@ -182,7 +188,7 @@ var (
 			{
 				Name:    "snapshot_unrecorded",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[10], SnapshotsColumns[55], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[12], SnapshotsColumns[61], SnapshotsColumns[2]},
 				Annotation: &entsql.IndexAnnotation{
 					Where: "ended IS NOT NULL AND NOT recorded",
 				},
@@ -190,7 +196,7 @@ var (
 			{
 				Name:    "snapshot_forgotten",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[55]},
+				Columns: []*schema.Column{SnapshotsColumns[61]},
 				Annotation: &entsql.IndexAnnotation{
 					Where: "forgotten IS NOT NULL",
 				},
@@ -198,7 +204,7 @@ var (
 			{
 				Name:    "snapshot_bad",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[55]},
+				Columns: []*schema.Column{SnapshotsColumns[61]},
 				Annotation: &entsql.IndexAnnotation{
 					Where: "bad <> ''",
 				},
@@ -206,17 +212,17 @@ var (
 			{
 				Name:    "snapshot_sort_time_shard_id_number_filer_id",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[10], SnapshotsColumns[55], SnapshotsColumns[2], SnapshotsColumns[1]},
+				Columns: []*schema.Column{SnapshotsColumns[12], SnapshotsColumns[61], SnapshotsColumns[2], SnapshotsColumns[1]},
 			},
 			{
 				Name:    "snapshot_filer_id_sort_time_shard_id_number",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[1], SnapshotsColumns[10], SnapshotsColumns[55], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[1], SnapshotsColumns[12], SnapshotsColumns[61], SnapshotsColumns[2]},
 			},
 			{
 				Name:    "snapshot_state_sort_time_shard_id_number",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[5], SnapshotsColumns[10], SnapshotsColumns[55], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[5], SnapshotsColumns[12], SnapshotsColumns[61], SnapshotsColumns[2]},
 			},
 		},
 	}

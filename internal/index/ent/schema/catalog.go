@@ -119,6 +119,10 @@ func (Snapshot) Fields() []ent.Field {
 		field.String("reason").Default(""),
 		// Why an operator has marked the snapshot as bad. Empty: it is not.
 		field.String("bad").Default(""),
+		// How much of the shard's files became opaque, in thousandths of what is an alarm; and what
+		// the alarm says. Empty: there is none.
+		field.Int64("churn_score").Default(0),
+		field.String("alarm").Default(""),
 		// When the snapshot was forgotten: nobody can read it any more. The newest committed snapshot
 		// of a shard remains the base of the next one, whether it is forgotten or not.
 		field.Time("forgotten").Optional().Nillable(),
@@ -162,6 +166,7 @@ func (Snapshot) Fields() []ent.Field {
 	for _, name := range []string{
 		"files", "directories", "bytes", "files_new", "files_changed", "files_unchanged",
 		"stat_calls", "new_bytes", "stored_bytes", "read_bytes", "errors", "vanished", "carried", "torn",
+		"files_judged", "files_renamed", "types_lost", "files_opaque",
 	} {
 		fields = append(fields, field.Int64(name).Default(0))
 	}

@@ -28,6 +28,10 @@ const (
 	FieldReason = "reason"
 	// FieldBad holds the string denoting the bad field in the database.
 	FieldBad = "bad"
+	// FieldChurnScore holds the string denoting the churn_score field in the database.
+	FieldChurnScore = "churn_score"
+	// FieldAlarm holds the string denoting the alarm field in the database.
+	FieldAlarm = "alarm"
 	// FieldForgotten holds the string denoting the forgotten field in the database.
 	FieldForgotten = "forgotten"
 	// FieldStarted holds the string denoting the started field in the database.
@@ -108,6 +112,14 @@ const (
 	FieldCarried = "carried"
 	// FieldTorn holds the string denoting the torn field in the database.
 	FieldTorn = "torn"
+	// FieldFilesJudged holds the string denoting the files_judged field in the database.
+	FieldFilesJudged = "files_judged"
+	// FieldFilesRenamed holds the string denoting the files_renamed field in the database.
+	FieldFilesRenamed = "files_renamed"
+	// FieldTypesLost holds the string denoting the types_lost field in the database.
+	FieldTypesLost = "types_lost"
+	// FieldFilesOpaque holds the string denoting the files_opaque field in the database.
+	FieldFilesOpaque = "files_opaque"
 	// FieldWalkSeconds holds the string denoting the walk_seconds field in the database.
 	FieldWalkSeconds = "walk_seconds"
 	// FieldReadSeconds holds the string denoting the read_seconds field in the database.
@@ -146,6 +158,8 @@ var Columns = []string{
 	FieldState,
 	FieldReason,
 	FieldBad,
+	FieldChurnScore,
+	FieldAlarm,
 	FieldForgotten,
 	FieldStarted,
 	FieldSortTime,
@@ -186,6 +200,10 @@ var Columns = []string{
 	FieldVanished,
 	FieldCarried,
 	FieldTorn,
+	FieldFilesJudged,
+	FieldFilesRenamed,
+	FieldTypesLost,
+	FieldFilesOpaque,
 	FieldWalkSeconds,
 	FieldReadSeconds,
 	FieldHashSeconds,
@@ -214,6 +232,10 @@ var (
 	DefaultReason string
 	// DefaultBad holds the default value on creation for the "bad" field.
 	DefaultBad string
+	// DefaultChurnScore holds the default value on creation for the "churn_score" field.
+	DefaultChurnScore int64
+	// DefaultAlarm holds the default value on creation for the "alarm" field.
+	DefaultAlarm string
 	// DefaultSource holds the default value on creation for the "source" field.
 	DefaultSource string
 	// DefaultRoot holds the default value on creation for the "root" field.
@@ -276,6 +298,14 @@ var (
 	DefaultCarried int64
 	// DefaultTorn holds the default value on creation for the "torn" field.
 	DefaultTorn int64
+	// DefaultFilesJudged holds the default value on creation for the "files_judged" field.
+	DefaultFilesJudged int64
+	// DefaultFilesRenamed holds the default value on creation for the "files_renamed" field.
+	DefaultFilesRenamed int64
+	// DefaultTypesLost holds the default value on creation for the "types_lost" field.
+	DefaultTypesLost int64
+	// DefaultFilesOpaque holds the default value on creation for the "files_opaque" field.
+	DefaultFilesOpaque int64
 	// DefaultWalkSeconds holds the default value on creation for the "walk_seconds" field.
 	DefaultWalkSeconds float64
 	// DefaultReadSeconds holds the default value on creation for the "read_seconds" field.
@@ -338,6 +368,16 @@ func ByReason(opts ...sql.OrderTermOption) OrderOption {
 // ByBad orders the results by the bad field.
 func ByBad(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldBad, opts...).ToFunc()
+}
+
+// ByChurnScore orders the results by the churn_score field.
+func ByChurnScore(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldChurnScore, opts...).ToFunc()
+}
+
+// ByAlarm orders the results by the alarm field.
+func ByAlarm(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldAlarm, opts...).ToFunc()
 }
 
 // ByForgotten orders the results by the forgotten field.
@@ -523,6 +563,26 @@ func ByCarried(opts ...sql.OrderTermOption) OrderOption {
 // ByTorn orders the results by the torn field.
 func ByTorn(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldTorn, opts...).ToFunc()
+}
+
+// ByFilesJudged orders the results by the files_judged field.
+func ByFilesJudged(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldFilesJudged, opts...).ToFunc()
+}
+
+// ByFilesRenamed orders the results by the files_renamed field.
+func ByFilesRenamed(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldFilesRenamed, opts...).ToFunc()
+}
+
+// ByTypesLost orders the results by the types_lost field.
+func ByTypesLost(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldTypesLost, opts...).ToFunc()
+}
+
+// ByFilesOpaque orders the results by the files_opaque field.
+func ByFilesOpaque(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldFilesOpaque, opts...).ToFunc()
 }
 
 // ByWalkSeconds orders the results by the walk_seconds field.

@@ -96,6 +96,16 @@ func Bad(v string) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldBad, v))
 }
 
+// ChurnScore applies equality check predicate on the "churn_score" field. It's identical to ChurnScoreEQ.
+func ChurnScore(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldChurnScore, v))
+}
+
+// Alarm applies equality check predicate on the "alarm" field. It's identical to AlarmEQ.
+func Alarm(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldAlarm, v))
+}
+
 // Forgotten applies equality check predicate on the "forgotten" field. It's identical to ForgottenEQ.
 func Forgotten(v time.Time) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldForgotten, v))
@@ -284,6 +294,26 @@ func Carried(v int64) predicate.Snapshot {
 // Torn applies equality check predicate on the "torn" field. It's identical to TornEQ.
 func Torn(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldTorn, v))
+}
+
+// FilesJudged applies equality check predicate on the "files_judged" field. It's identical to FilesJudgedEQ.
+func FilesJudged(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFilesJudged, v))
+}
+
+// FilesRenamed applies equality check predicate on the "files_renamed" field. It's identical to FilesRenamedEQ.
+func FilesRenamed(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFilesRenamed, v))
+}
+
+// TypesLost applies equality check predicate on the "types_lost" field. It's identical to TypesLostEQ.
+func TypesLost(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldTypesLost, v))
+}
+
+// FilesOpaque applies equality check predicate on the "files_opaque" field. It's identical to FilesOpaqueEQ.
+func FilesOpaque(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFilesOpaque, v))
 }
 
 // WalkSeconds applies equality check predicate on the "walk_seconds" field. It's identical to WalkSecondsEQ.
@@ -704,6 +734,111 @@ func BadEqualFold(v string) predicate.Snapshot {
 // BadContainsFold applies the ContainsFold predicate on the "bad" field.
 func BadContainsFold(v string) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldContainsFold(FieldBad, v))
+}
+
+// ChurnScoreEQ applies the EQ predicate on the "churn_score" field.
+func ChurnScoreEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldChurnScore, v))
+}
+
+// ChurnScoreNEQ applies the NEQ predicate on the "churn_score" field.
+func ChurnScoreNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldChurnScore, v))
+}
+
+// ChurnScoreIn applies the In predicate on the "churn_score" field.
+func ChurnScoreIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldChurnScore, vs...))
+}
+
+// ChurnScoreNotIn applies the NotIn predicate on the "churn_score" field.
+func ChurnScoreNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldChurnScore, vs...))
+}
+
+// ChurnScoreGT applies the GT predicate on the "churn_score" field.
+func ChurnScoreGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldChurnScore, v))
+}
+
+// ChurnScoreGTE applies the GTE predicate on the "churn_score" field.
+func ChurnScoreGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldChurnScore, v))
+}
+
+// ChurnScoreLT applies the LT predicate on the "churn_score" field.
+func ChurnScoreLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldChurnScore, v))
+}
+
+// ChurnScoreLTE applies the LTE predicate on the "churn_score" field.
+func ChurnScoreLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldChurnScore, v))
+}
+
+// AlarmEQ applies the EQ predicate on the "alarm" field.
+func AlarmEQ(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldAlarm, v))
+}
+
+// AlarmNEQ applies the NEQ predicate on the "alarm" field.
+func AlarmNEQ(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldAlarm, v))
+}
+
+// AlarmIn applies the In predicate on the "alarm" field.
+func AlarmIn(vs ...string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldAlarm, vs...))
+}
+
+// AlarmNotIn applies the NotIn predicate on the "alarm" field.
+func AlarmNotIn(vs ...string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldAlarm, vs...))
+}
+
+// AlarmGT applies the GT predicate on the "alarm" field.
+func AlarmGT(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldAlarm, v))
+}
+
+// AlarmGTE applies the GTE predicate on the "alarm" field.
+func AlarmGTE(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldAlarm, v))
+}
+
+// AlarmLT applies the LT predicate on the "alarm" field.
+func AlarmLT(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldAlarm, v))
+}
+
+// AlarmLTE applies the LTE predicate on the "alarm" field.
+func AlarmLTE(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldAlarm, v))
+}
+
+// AlarmContains applies the Contains predicate on the "alarm" field.
+func AlarmContains(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldContains(FieldAlarm, v))
+}
+
+// AlarmHasPrefix applies the HasPrefix predicate on the "alarm" field.
+func AlarmHasPrefix(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldHasPrefix(FieldAlarm, v))
+}
+
+// AlarmHasSuffix applies the HasSuffix predicate on the "alarm" field.
+func AlarmHasSuffix(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldHasSuffix(FieldAlarm, v))
+}
+
+// AlarmEqualFold applies the EqualFold predicate on the "alarm" field.
+func AlarmEqualFold(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEqualFold(FieldAlarm, v))
+}
+
+// AlarmContainsFold applies the ContainsFold predicate on the "alarm" field.
+func AlarmContainsFold(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldContainsFold(FieldAlarm, v))
 }
 
 // ForgottenEQ applies the EQ predicate on the "forgotten" field.
@@ -2264,6 +2399,166 @@ func TornLT(v int64) predicate.Snapshot {
 // TornLTE applies the LTE predicate on the "torn" field.
 func TornLTE(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldLTE(FieldTorn, v))
+}
+
+// FilesJudgedEQ applies the EQ predicate on the "files_judged" field.
+func FilesJudgedEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFilesJudged, v))
+}
+
+// FilesJudgedNEQ applies the NEQ predicate on the "files_judged" field.
+func FilesJudgedNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldFilesJudged, v))
+}
+
+// FilesJudgedIn applies the In predicate on the "files_judged" field.
+func FilesJudgedIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldFilesJudged, vs...))
+}
+
+// FilesJudgedNotIn applies the NotIn predicate on the "files_judged" field.
+func FilesJudgedNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldFilesJudged, vs...))
+}
+
+// FilesJudgedGT applies the GT predicate on the "files_judged" field.
+func FilesJudgedGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldFilesJudged, v))
+}
+
+// FilesJudgedGTE applies the GTE predicate on the "files_judged" field.
+func FilesJudgedGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldFilesJudged, v))
+}
+
+// FilesJudgedLT applies the LT predicate on the "files_judged" field.
+func FilesJudgedLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldFilesJudged, v))
+}
+
+// FilesJudgedLTE applies the LTE predicate on the "files_judged" field.
+func FilesJudgedLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldFilesJudged, v))
+}
+
+// FilesRenamedEQ applies the EQ predicate on the "files_renamed" field.
+func FilesRenamedEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFilesRenamed, v))
+}
+
+// FilesRenamedNEQ applies the NEQ predicate on the "files_renamed" field.
+func FilesRenamedNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldFilesRenamed, v))
+}
+
+// FilesRenamedIn applies the In predicate on the "files_renamed" field.
+func FilesRenamedIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldFilesRenamed, vs...))
+}
+
+// FilesRenamedNotIn applies the NotIn predicate on the "files_renamed" field.
+func FilesRenamedNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldFilesRenamed, vs...))
+}
+
+// FilesRenamedGT applies the GT predicate on the "files_renamed" field.
+func FilesRenamedGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldFilesRenamed, v))
+}
+
+// FilesRenamedGTE applies the GTE predicate on the "files_renamed" field.
+func FilesRenamedGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldFilesRenamed, v))
+}
+
+// FilesRenamedLT applies the LT predicate on the "files_renamed" field.
+func FilesRenamedLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldFilesRenamed, v))
+}
+
+// FilesRenamedLTE applies the LTE predicate on the "files_renamed" field.
+func FilesRenamedLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldFilesRenamed, v))
+}
+
+// TypesLostEQ applies the EQ predicate on the "types_lost" field.
+func TypesLostEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldTypesLost, v))
+}
+
+// TypesLostNEQ applies the NEQ predicate on the "types_lost" field.
+func TypesLostNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldTypesLost, v))
+}
+
+// TypesLostIn applies the In predicate on the "types_lost" field.
+func TypesLostIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldTypesLost, vs...))
+}
+
+// TypesLostNotIn applies the NotIn predicate on the "types_lost" field.
+func TypesLostNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldTypesLost, vs...))
+}
+
+// TypesLostGT applies the GT predicate on the "types_lost" field.
+func TypesLostGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldTypesLost, v))
+}
+
+// TypesLostGTE applies the GTE predicate on the "types_lost" field.
+func TypesLostGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldTypesLost, v))
+}
+
+// TypesLostLT applies the LT predicate on the "types_lost" field.
+func TypesLostLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldTypesLost, v))
+}
+
+// TypesLostLTE applies the LTE predicate on the "types_lost" field.
+func TypesLostLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldTypesLost, v))
+}
+
+// FilesOpaqueEQ applies the EQ predicate on the "files_opaque" field.
+func FilesOpaqueEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFilesOpaque, v))
+}
+
+// FilesOpaqueNEQ applies the NEQ predicate on the "files_opaque" field.
+func FilesOpaqueNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldFilesOpaque, v))
+}
+
+// FilesOpaqueIn applies the In predicate on the "files_opaque" field.
+func FilesOpaqueIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldFilesOpaque, vs...))
+}
+
+// FilesOpaqueNotIn applies the NotIn predicate on the "files_opaque" field.
+func FilesOpaqueNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldFilesOpaque, vs...))
+}
+
+// FilesOpaqueGT applies the GT predicate on the "files_opaque" field.
+func FilesOpaqueGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldFilesOpaque, v))
+}
+
+// FilesOpaqueGTE applies the GTE predicate on the "files_opaque" field.
+func FilesOpaqueGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldFilesOpaque, v))
+}
+
+// FilesOpaqueLT applies the LT predicate on the "files_opaque" field.
+func FilesOpaqueLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldFilesOpaque, v))
+}
+
+// FilesOpaqueLTE applies the LTE predicate on the "files_opaque" field.
+func FilesOpaqueLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldFilesOpaque, v))
 }
 
 // WalkSecondsEQ applies the EQ predicate on the "walk_seconds" field.

@@ -1,0 +1,116 @@
+// Package filetype classifies files by their first bytes, as backup.Class. It need not name the type
+// of a file: what matters is that the content of an encrypted file is Opaque, and that of nearly all
+// others is not. So compressed and other dense formats must be in its table, and types of encrypted
+// files must not.
+package filetype
+
+import (
+	"bytes"
+	"unicode/utf8"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// HeadBytes is how much of a file Classify looks at.
+const HeadBytes = 512
+
+const (
+	// textBytes of text at the beginning make a file a text. Random data is never that long a text.
+	textBytes = 64
+	// randomBytes at the beginning decide whether data is random. Shorter data never counts as
+	// random. Of so many random bytes, hardly any have as many equal pairs as other data.
+	randomBytes = 256
+	// randomPairs: random data has one pair of equal bytes in 256; compressed formats, with their
+	// headers and tables, have more than one in this many, and text and programs one in 10 to 40.
+	randomPairs = 160
+)
+
+// Classify returns the class of a file that begins with head.
+func Classify(head []byte) backup.Class {
+	head = head[:min(len(head), HeadBytes)]
+	switch {
+	case len(head) == 0:
+		return backup.Plain
+	case isText(head[:min(len(head), textBytes)]), isKnown(head):
+		return backup.Typed
+	case isRandom(head):
+		return backup.Opaque
+	}
+	return backup.Plain
+}
+
+// isText reports whether data is text in UTF-8; its last rune may be incomplete.
+func isText(data []byte) bool {
+	for i, b := range data {
+		if printable[b] {
+			continue
+		}
+		return b >= utf8.RuneSelf && isUTF8(data[i:])
+	}
+	return true
+}
+
+// printable are the bytes of text in ASCII.
+var printable = func() (table [256]bool) {
+	for b := range byte(0x7f) {
+		table[b] = b >= ' ' || isSpace(b)
+	}
+	return table
+}()
+
+func isUTF8(data []byte) bool {
+	for len(data) > 0 {
+		r, n := utf8.DecodeRune(data)
+		if r == utf8.RuneError && n == 1 {
+			return !utf8.FullRune(data)
+		}
+		if r < ' ' && !isSpace(byte(r)) || r == 0x7f {
+			return false
+		}
+		data = data[n:]
+	}
+	return true
+}
+
+// isSpace reports whether a control character occurs in text.
+func isSpace(b byte) bool { return '\b' <= b && b <= '\r' || b == 0x1b }
+
+func isKnown(head []byte) bool {
+	for _, magic := range byFirst[head[0]] {
+		if len(head) >= len(magic) && string(head[:len(magic)]) == magic {
+			return true
+		}
+	}
+	for _, m := range inside {
+		if len(head) >= m.offset+len(m.magic) && string(head[m.offset:][:len(m.magic)]) == m.magic {
+			return true
+		}
+	}
+	return isTransportStream(head)
+}
+
+// isTransportStream reports whether head begins with three packets of an MPEG transport stream.
+func isTransportStream(head []byte) bool {
+	const packet, sync = 188, 'G'
+	return len(head) > 2*packet && head[0] == sync && head[packet] == sync && head[2*packet] == sync
+}
+
+// isRandom counts pairs of equal bytes, as pack.Dense does for the middle of a chunk.
+func isRandom(head []byte) bool {
+	if len(head) < randomBytes {
+		return false
+	}
+	head = head[:randomBytes]
+	most := randomBytes * (randomBytes - 1) / 2 / randomPairs
+	var seen [256]uint8
+	for _, b := range head {
+		if most -= int(seen[b]); most <= 0 {
+			return false
+		}
+		seen[b]++
+	}
+	return !bytes.Contains(head, zeros)
+}
+
+// Random data of this length has a run of zeros like this in one of 2^46 cases. Formats have it.
+var zeros = make([]byte, 7)
