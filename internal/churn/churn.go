@@ -16,8 +16,8 @@ const (
 	window = 10
 	// History is how many earlier snapshots Judge wants.
 	History = 50
-	// An alarm needs this many files, and one in share of all files. mostFiles are enough in a large
-	// shard.
+	// An alarm needs this many files, and one in share of all files. mostFiles are enough in a
+	// large shard.
 	leastFiles = 20
 	share      = 100
 	mostFiles  = 10_000
@@ -48,9 +48,9 @@ func Known(s *backup.Snapshot) bool {
 	return s.Base == 0 || s.Counts.FilesJudged >= s.Counts.FilesNew+s.Counts.FilesChanged
 }
 
-// Judge judges a snapshot. history are the committed snapshots of the shard before it, newest first,
-// up to History. The window of a snapshot begins after the last alarm, because that alarm has told of
-// what was before.
+// Judge judges a snapshot. history are the committed snapshots of the shard before it, newest
+// first, up to History. The window of a snapshot begins after the last alarm, because that alarm
+// has told of what was before.
 func Judge(now *backup.Snapshot, history []backup.Snapshot) Verdict {
 	files := now.Counts.Files
 	if len(history) > 0 {

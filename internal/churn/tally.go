@@ -26,7 +26,8 @@ func (c *Count) add(d Count) {
 // files is the number of changes.
 func (c *Count) files() int64 { return c.New + c.Changed + c.Renamed + c.Removed }
 
-// maxOwners bounds the owners that are told apart; changes of others are counted in directories only.
+// maxOwners bounds the owners that are told apart; changes of others are counted in directories
+// only.
 const maxOwners = 1024
 
 // A Tally counts changes by directory and by owner. It keeps a bounded number of directories: if
@@ -133,8 +134,8 @@ func parts[K cmp.Ordered](of map[K]*Count) []Part[K] {
 	return list
 }
 
-// Opaque reports whether e is a file that is opaque and has changed since a time: without an earlier
-// version of it, this is as near as one gets to a file that became opaque.
+// Opaque reports whether e is a file that is opaque and has changed since a time: without an
+// earlier version of it, this is as near as one gets to a file that became opaque.
 func Opaque(e *backup.Entry, since backup.Time) bool {
 	return e.Kind == backup.File && e.Flags.Class() == backup.Opaque && changed(e).Compare(since) >= 0
 }

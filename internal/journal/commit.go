@@ -28,7 +28,8 @@ type Commit struct {
 	Content *Digest       `json:"content,omitempty"`
 	Counts  backup.Counts `json:"counts"`
 	// ChurnScore is how many files became opaque, in thousandths of what raises an alarm. Alarm is
-	// what the alarm of the snapshot said. It may be acknowledged: catalogs have those that are not.
+	// what the alarm of the snapshot said. It may be acknowledged: catalogs have those that are
+	// not.
 	ChurnScore int64  `json:"churn_score,omitempty"`
 	Alarm      string `json:"alarm,omitempty"`
 	// Amendment is the sequence of an amended record: 1, 2, 3 and so on. 0: it is the first record.

@@ -17,10 +17,10 @@ type Gone struct {
 
 // Rename tells Wanted files without an earlier one of the same name (TakeOver) what the earlier
 // snapshot has in their place. A file has another name if a gone one has its inode, or a name that
-// differs only in what follows a dot: "a.doc" and "a.doc.locked", "a.doc" and "a.lock". What is left
-// of both takes each other's place in any order: only how many there are of each class matters.
-// There, a gone file without a class stands for nothing. Rename returns the gone files that are
-// still left.
+// differs only in what follows a dot: "a.doc" and "a.doc.locked", "a.doc" and "a.lock". What is
+// left of both takes each other's place in any order: only how many there are of each class
+// matters. There, a gone file without a class stands for nothing. Rename returns the gone files
+// that are still left.
 func Rename(entries []backup.Entry, gone []Gone) []Gone {
 	r := renames{gone: slices.Clone(gone), byInode: make(map[uint64]int, len(gone)), byName: make(map[string]int, len(gone))}
 	for i := range gone {

@@ -17,8 +17,8 @@ import (
 // parts of a result. Integers are varints, a list is its length and its elements, and the first
 // byte is the version. Listings are compressed already, so further compression is not worthwhile.
 //
-// A part of a result that counts judged files has version 2, and these counts at its end. Committers
-// of older versions take it for damaged: the task is walked again.
+// A part of a result that counts judged files has version 2, and these counts at its end.
+// Committers of older versions take it for damaged: the task is walked again.
 const (
 	codecVersion  = 1
 	judgedVersion = 2

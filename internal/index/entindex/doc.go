@@ -112,6 +112,7 @@
 //	drop.go        deletes the versions of pages that no snapshot needs
 //	needed.go      finds the versions of pages that snapshots need
 //	prunework.go   reports what there is to prune
+//	churn.go       notes alarms, and puts shards on hold
 //	checking.go    reads what is checked for damage
 //	move.go        replaces packs by their thinned copies
 //	locks.go       until when objects are locked in the store

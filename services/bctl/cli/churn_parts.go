@@ -30,8 +30,8 @@ type partJSON struct {
 	Opaque    int64   `json:"files_opaque"`
 }
 
-// parts lists the changes of a snapshot by directory and by owner. It compares the snapshot with the
-// one before, so that its cost is in proportion to the change.
+// parts lists the changes of a snapshot by directory and by owner. It compares the snapshot with
+// the one before, so that its cost is in proportion to the change.
 func (c *churnLs) parts(ctx context.Context, i index.Index, given string) error {
 	now, err := c.which.readable(ctx, c.app, i, given)
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// judge notes in the index whether the changes of a snapshot look as if somebody encrypted the files
-// (package churn). The counts were accepted with the results that have them, each once (I3), and the
-// commit of the snapshot raises the alarm: so neither depends on who commits, or how often.
+// judge notes in the index whether the changes of a snapshot look as if somebody encrypted the
+// files (package churn). The counts were accepted with the results that have them, each once (I3),
+// and the commit of the snapshot raises the alarm: so neither depends on who commits, or how often.
 func (s *Service) judge(ctx context.Context, snap *backup.Snapshot) error {
 	if snap.Counts.FilesOpaque == 0 {
 		return nil // the score is 0

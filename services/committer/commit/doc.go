@@ -4,6 +4,7 @@
 // The files follow the data:
 //
 //	service.go     runs the loops of a committer, until it is stopped
+//	churn.go       judges whether files look encrypted
 //	dispatch.go    claims open work of the index, and sends it to walkers and readers
 //	reports.go     receives reports of work in progress, and renews its leases
 //	presence.go    reassigns the work of workers that are gone
