@@ -22,6 +22,7 @@ type tableRow struct {
 	then  string // a command that follows
 	mount bool   // the command mounts, and then runs while the paths are looked at
 	fuse  bool   // the command mounts, and ends by itself
+	fleet string // the script of a fleet that runs the command, with another target
 }
 
 // restoreTable has the commands of the table. In each row's directory is alice, which has changed
@@ -44,6 +45,7 @@ var restoreTable = map[string]tableRow{
 	"bctl restore --filer nas1 --target new":                                              {after: map[string]string{"new/nas1/home/alice/letters/draft.odt": "second"}},
 	"bctl restore --all --target new":                                                     {after: map[string]string{"new/nas1/home/alice/notes.txt": "notes"}},
 	"bctl restore latest --target home --instant":                                         {fuse: true, after: map[string]string{"home/alice/letters/draft.odt": "second", "home/alice/notes.txt": "notes", "home/.bctl-instant": "-"}},
+	"bctl restore latest --target /srv/new --fleet":                                       {fleet: "restorer.txtar"},
 	"bctl dump latest:alice > alice.tar":                                                  {then: "mkdir out && tar -x -f alice.tar -C out", after: map[string]string{"out/letters/draft.odt": "second"}},
 	"bctl dump latest:alice --archive zip > alice.zip":                                    {then: "python3 -m zipfile -e alice.zip out", after: map[string]string{"out/letters/draft.odt": "second"}},
 	`bctl dump latest:alice | ssh nas2 tar -x -C /home/alice --acls --xattrs-include="*"`: {after: map[string]string{"nas2/home/alice/letters/draft.odt": "second"}},
@@ -72,6 +74,13 @@ func TestTableOfRestores(t *testing.T) {
 			row, ok := restoreTable[command]
 			if !ok {
 				t.Fatal("the table has a command that this test does not know")
+			}
+			if row.fleet != "" {
+				script, err := os.ReadFile(filepath.Join("commands/testdata/fleet", row.fleet))
+				if run := strings.ReplaceAll(command, "/srv/new", "$WORK/shared"); err != nil || !strings.Contains(string(script), "\n"+run+"\n") {
+					t.Errorf("%s does not run %s: %v", row.fleet, run, err)
+				}
+				return
 			}
 			p := *p
 			p.T, p.dir = t, t.TempDir()
