@@ -270,7 +270,7 @@ func (d *database) testPrivileges(t *testing.T) {
 		{"reader@paris", Reader, append([]string{"chunk_copies", "chunks", "filers", "packs", "pages", "read_batches", "reread_pages"}, everyone...), nil, nil, nil},
 		{
 			"committer", Committer, append(append([]string{"amendments", "brake", "catalog_numbers", "confirmations", "drills", "filers", "holds", "log", "lost_snapshots", "policies", "readings", "removed_snapshots", "reread_pages", "scrub", "shards", "stops"}, everyone...), append(written, names...)...),
-			append([]string{"log", "name_blocks", "name_groups", "stops"}, written...), append([]string{"catalog_numbers", "chunk_lists", "chunks", "filers", "leaders", "name_groups", "packs", "shards", "snapshots"}, work...), append([]string{"name_blocks", "name_groups", "reread_pages", "stops"}, work...),
+			append([]string{"holds", "log", "name_blocks", "name_groups", "stops"}, written...), append([]string{"catalog_numbers", "chunk_lists", "chunks", "filers", "leaders", "name_groups", "packs", "shards", "snapshots"}, work...), append([]string{"name_blocks", "name_groups", "reread_pages", "stops"}, work...),
 		},
 		{
 			"operator", Operator,
