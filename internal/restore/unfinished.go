@@ -15,6 +15,8 @@ import (
 // interrupted run leaves it there, with everything that users have written.
 const InstantName = ".bctl-instant"
 
+var errUnfinished = errors.New("an unfinished bctl restore --instant, with what users have changed, is here; nothing in it was deleted")
+
 // An UnfinishedError reports that the target has what an interrupted run of package instant has
 // left. A restore beside it would look complete without the users' changes, and Delete would delete
 // them.

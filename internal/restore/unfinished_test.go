@@ -2,6 +2,7 @@ package restore
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -47,5 +48,38 @@ func TestSnapshotOfAnUnfinishedInstantRestore(t *testing.T) {
 	for range 2 {
 		_, obs := f.restore(Options{Target: dir, space: func(string) (target.Space, error) { return target.Space{}, nil }})
 		obs.wantProblems(t)
+	}
+}
+
+// Delete keeps it, however deep it is, and in directories that the snapshot does not have.
+func TestDeleteKeepsUnfinishedInstantRestores(t *testing.T) {
+	f := destinationTree(t)
+	f.newPack()
+	dir := t.TempDir()
+	kept := []string{"d/" + InstantName, "other/deep/" + InstantName, "file/" + InstantName}
+	for _, path := range kept {
+		check(t, os.MkdirAll(filepath.Join(dir, path, "upper"), 0o700))
+		check(t, os.WriteFile(filepath.Join(dir, path, "upper", "theirs"), []byte("theirs"), 0o600))
+	}
+	check(t, os.WriteFile(filepath.Join(dir, "other", InstantName), []byte("a file of that name is deleted"), 0o600))
+	for _, dry := range []bool{true, false} {
+		_, obs := f.restore(Options{Target: dir, Delete: true, DryRun: dry})
+		reported := 0
+		for _, p := range obs.problems {
+			if p.Err == errUnfinished.Error() {
+				reported++
+			}
+		}
+		if reported != len(kept) {
+			t.Errorf("dry run %v: %v", dry, obs.problems)
+		}
+		for _, path := range kept {
+			if data, err := os.ReadFile(filepath.Join(dir, path, "upper", "theirs")); string(data) != "theirs" {
+				t.Errorf("%s: %q, %v", path, data, err)
+			}
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "other", InstantName)); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
 	}
 }
