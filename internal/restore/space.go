@@ -22,7 +22,8 @@ func (e *SpaceError) Error() string {
 		e.Target, humanize.IBytes(uint64(e.Free)), humanize.IBytes(uint64(e.Need)))
 }
 
-// CheckSpace returns a SpaceError if Restore would, for a restore of a directory. It writes nothing.
+// CheckSpace returns a SpaceError if Restore would, for a restore of a directory. It writes
+// nothing.
 func CheckSpace(ctx context.Context, d Deps, o Options) error {
 	o.setDefaults()
 	entry, err := browse.Lookup(ctx, d.Catalog, o.Snapshot, o.Path)

@@ -93,8 +93,8 @@ func (m *manyFlags) list(ctx context.Context, c *restoreCommand, i index.Catalog
 		x.snapshot.Filer, x.snapshot.Shard = s.Filer, s.Shard
 		list[n] = x
 	}
-	// A directory within another one comes later: the outer one is then made by its own restore, with
-	// its attributes.
+	// A directory within another one comes later: the outer one is then made by its own restore,
+	// with its attributes.
 	slices.SortStableFunc(list, func(a, b *restoring) int {
 		return cmp.Compare(strings.Count(a.place.path, "/"), strings.Count(b.place.path, "/"))
 	})
