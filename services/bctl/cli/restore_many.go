@@ -124,7 +124,7 @@ func (m *manyFlags) noSnapshot() string {
 	if m.asOf.IsZero() {
 		return "it has no good snapshot"
 	}
-	return "it has no good snapshot that began before " + m.asOf.Format("2006-01-02 15:04:05 MST")
+	return "it has no good snapshot that began before " + zoned(m.asOf)
 }
 
 // targets returns the directory that each shard is restored into.
