@@ -17,10 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/restore"
 )
 
 // Private is the name of the directory in the target that a run works in.
-const Private = ".bctl-instant"
+const Private = restore.InstantName
 
 // The names in the private directory.
 const (

@@ -43,6 +43,12 @@ type session struct {
 
 // run shows the target until everything is restored and nobody uses it.
 func (s *session) run(ctx context.Context) (sum Summary, err error) {
+	d, o := s.restore()
+	// Nobody is invited to a target that cannot hold what is to come.
+	if err := restore.CheckSpace(ctx, d, o); err != nil {
+		s.place.abandon()
+		return sum, s.named(err)
+	}
 	if err := s.startView(ctx); err != nil {
 		s.place.abandon()
 		return sum, err
@@ -209,25 +215,34 @@ func (s *session) shrink(ctx context.Context, flags uintptr) (stop func()) {
 
 // fill restores, again as long as the index or the store does not answer.
 func (s *session) fill(ctx context.Context) (Summary, error) {
-	tree := s.place.in(treeName)
-	d := restore.Deps{
-		Catalog: s.d.Catalog, Store: &backgroundStore{s.d.Store, &s.queue}, Repository: s.d.Repository, Opener: s.d.Opener, HashKey: s.d.HashKey,
-	}
-	o := restore.Options{
-		Snapshot: s.o.Snapshot, Path: s.o.Path, Target: tree, Pages: s.o.Pages, Compare: s.o.Compare, NoSync: s.o.NoSync, Concurrency: s.o.Concurrency,
-		Counts: s.o.Counts, IgnoreSpace: s.o.IgnoreSpace,
-	}
+	d, o := s.restore()
 	for {
 		sum, err := restore.Restore(ctx, d, o, s.obs)
 		switch {
 		case err == nil:
 			return sum, nil
 		case !errors.Is(err, backup.ErrUnavailable) || ctx.Err() != nil:
-			return sum, &namedError{err, strings.NewReplacer(tree, s.place.path)}
+			return sum, s.named(err)
 		}
 		s.obs.Unavailable(err)
 		loop.Pause(ctx, tryAgain)
 	}
+}
+
+// restore returns what the background work gives to package restore.
+func (s *session) restore() (restore.Deps, restore.Options) {
+	d := restore.Deps{
+		Catalog: s.d.Catalog, Store: &backgroundStore{s.d.Store, &s.queue}, Repository: s.d.Repository, Opener: s.d.Opener, HashKey: s.d.HashKey,
+	}
+	return d, restore.Options{
+		Snapshot: s.o.Snapshot, Path: s.o.Path, Target: s.place.in(treeName), Pages: s.o.Pages, Compare: s.o.Compare, NoSync: s.o.NoSync, Concurrency: s.o.Concurrency,
+		Counts: s.o.Counts, IgnoreSpace: s.o.IgnoreSpace,
+	}
+}
+
+// named gives an error the name of the target instead of that of the tree.
+func (s *session) named(err error) error {
+	return &namedError{err, strings.NewReplacer(s.place.in(treeName), s.place.path)}
 }
 
 // A namedError has the name of the target instead of that of the tree.

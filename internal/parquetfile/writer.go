@@ -4,10 +4,14 @@ package parquetfile
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/parquet-go/parquet-go"
+
+	"github.com/bctl/bctl/internal/backup"
 )
 
 // A row group is in memory until it ends. It ends after maxRows rows or maxBytes bytes.
@@ -28,13 +32,31 @@ type Writer[T any] struct {
 	bytes int // of the row group
 }
 
-// Create begins a file. Until Close, nothing is at path, or what was there before.
+// Create begins a file. Until Close, nothing is at path, or what was there before. Only a regular
+// file is replaced: a device, a pipe or a symlink, such as /dev/stdout, is backup.ErrInvalid.
 func Create[T any](path string) (*Writer[T], error) {
+	if err := checkReplaceable(path); err != nil {
+		return nil, err
+	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".bctl-*") // mode 0600: names may be secret
 	if err != nil {
 		return nil, err
 	}
 	return &Writer[T]{path: path, file: f, table: parquet.NewGenericWriter[T](f, parquet.Compression(&parquet.Zstd))}, nil
+}
+
+// checkReplaceable returns an error unless there is nothing or a regular file at path.
+func checkReplaceable(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s is not a regular file, and only such a file is replaced: %w", path, backup.ErrInvalid)
+	}
+	return nil
 }
 
 // Add adds a row, with the length of its texts.
@@ -67,6 +89,9 @@ func (w *Writer[T]) Close() error {
 		return err
 	}
 	if err := errors.Join(w.table.Close(), w.file.Sync(), w.file.Close()); err != nil {
+		return err
+	}
+	if err := checkReplaceable(w.path); err != nil {
 		return err
 	}
 	if err := os.Rename(w.file.Name(), w.path); err != nil {

@@ -1,6 +1,7 @@
 package parquetfile
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/parquet-go/parquet-go"
+	"golang.org/x/sys/unix"
 )
 
 type row struct {
@@ -108,5 +110,65 @@ func TestDiscard(t *testing.T) {
 	}
 	if _, err := Create[row](filepath.Join(path, "below")); err == nil {
 		t.Error("a file below a file")
+	}
+}
+
+// Only a regular file is replaced, whatever is at the path when the file begins or ends.
+func TestOnlyRegularFilesAreReplaced(t *testing.T) {
+	for what, test := range map[string]struct {
+		make  func(path string) error
+		taken bool
+	}{
+		"nothing":               {func(string) error { return nil }, true},
+		"a file":                {func(path string) error { return os.WriteFile(path, []byte("old"), 0o600) }, true},
+		"a directory":           {func(path string) error { return os.Mkdir(path, 0o700) }, false},
+		"a pipe":                {func(path string) error { return unix.Mkfifo(path, 0o600) }, false},
+		"a symlink":             {func(path string) error { return os.Symlink("/dev/null", path) }, false},
+		"a symlink to a file":   {func(path string) error { return os.Symlink("/etc/passwd", path) }, false},
+		"a symlink to nowhere":  {func(path string) error { return os.Symlink("nowhere", path) }, false},
+		"a socket":              {func(path string) error { return unix.Mknod(path, unix.S_IFSOCK|0o600, 0) }, false},
+		"a path below one file": {func(path string) error { return os.WriteFile(filepath.Dir(path), nil, 0o600) }, false},
+	} {
+		for _, late := range []bool{false, true} {
+			dir := filepath.Join(t.TempDir(), "dir")
+			path := filepath.Join(dir, "table")
+			below := what == "a path below one file"
+			if below && late {
+				continue
+			}
+			if !below {
+				must(t, os.Mkdir(dir, 0o700))
+			}
+			var w *Writer[row]
+			var err error
+			if late {
+				if w, err = Create[row](path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			must(t, test.make(path))
+			before, _ := os.Lstat(path)
+			if !late {
+				w, err = Create[row](path)
+			}
+			if err == nil {
+				err = errors.Join(w.Add(rowOf(1, 0), 1), w.Close())
+				w.Discard()
+			}
+			after, _ := os.Lstat(path)
+			if (err == nil) != test.taken || !test.taken && before != nil && !os.SameFile(before, after) {
+				t.Errorf("%s, late %v: %v", what, late, err)
+			}
+			if left, _ := filepath.Glob(filepath.Join(dir, ".bctl-*")); len(left) > 0 {
+				t.Errorf("%s, late %v: %q is left", what, late, left)
+			}
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -120,13 +120,16 @@ func (r *restorer) removeAll(at *target.Dir, name string) (gone bool) {
 	})
 }
 
-// keeps reports whether an entry stays. In addition to stays, it keeps the files of the repository,
-// and reports them as problems.
+// keeps reports whether an entry stays. In addition to stays, it keeps the files of the repository
+// and unfinished instant restores, and reports them as problems.
 func (r *restorer) keeps(path string, e *backup.Entry) bool {
 	if r.stays(path, e) {
 		return true
 	}
 	err := r.o.protected(e)
+	if _, name := backup.Split(path); err == nil && e.Kind == backup.Directory && name == InstantName {
+		err = errUnfinished
+	}
 	if err != nil {
 		r.problem(path, "delete", err)
 	}

@@ -15,6 +15,7 @@
 //	existing.go     compares a file with what exists: create, replace or keep
 //	inplace.go      finds what differs in a file that is updated in place
 //	times.go        compares times that the target may store in whole seconds
+//	unfinished.go   refuses a target with an unfinished instant restore
 //	owners.go       gives owners the numbers that they have at the target
 //	xattrs.go       fetches attributes that are stored in chunks
 //	file.go         writes chunks, and finishes a file after its last one

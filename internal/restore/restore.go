@@ -241,27 +241,34 @@ type restorer struct {
 	total atomic.Pointer[Amount] // that is selected; nil: not known yet
 }
 
+func newRestorer(d Deps, o Options, obs Observer) *restorer {
+	return &restorer{
+		o: o, obs: obs, cat: d.Catalog, key: d.HashKey, active: make(map[*file]struct{}),
+		fetch: fetch.New(fetch.Options{
+			Index: d.Catalog, Store: d.Store, Repository: d.Repository, Opener: d.Opener, HashKey: d.HashKey, Concurrency: o.Concurrency,
+		}),
+	}
+}
+
 // Restore restores what o selects. The Summary is also valid with an error. Errors are
-// backup.ErrNotFound, ErrInvalid (the target), ErrWrongKey, ErrUnavailable, a SpaceError (nothing
-// was written), syscall.ENOSPC (the target is full), a SyncError, or the context's. Problems are
-// not errors.
+// backup.ErrNotFound, ErrInvalid (the target), ErrWrongKey, ErrUnavailable, an UnfinishedError or a
+// SpaceError (nothing was written), syscall.ENOSPC (the target is full), a SyncError, or the
+// context's. Problems are not errors.
 func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, error) {
 	o.setDefaults()
 	entry, err := browse.Lookup(ctx, d.Catalog, o.Snapshot, o.Path)
 	if err != nil {
 		return Summary{}, err
 	}
-	r := &restorer{
-		o: o, obs: obs, cat: d.Catalog, key: d.HashKey, active: make(map[*file]struct{}),
-		fetch: fetch.New(fetch.Options{
-			Index: d.Catalog, Store: d.Store, Repository: d.Repository, Opener: d.Opener, HashKey: d.HashKey, Concurrency: o.Concurrency,
-		}),
-	}
+	r := newRestorer(d, o, obs)
 	if entry.Kind != backup.Directory {
 		r.o.Delete = false // one file says nothing about its siblings
 	}
 	if r.o.selectsAll() && o.Counts.Files > 0 {
 		r.total.Store(&Amount{o.Counts.Files, o.Counts.Bytes})
+	}
+	if err := r.checkUnfinished(ctx); err != nil {
+		return Summary{}, err
 	}
 	if !o.DryRun {
 		if err := r.checkSpace(ctx, &entry); err != nil {

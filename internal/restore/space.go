@@ -7,6 +7,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/browse"
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
@@ -19,6 +20,17 @@ type SpaceError struct {
 func (e *SpaceError) Error() string {
 	return fmt.Sprintf("it does not fit into target %s: %s are free, and what is selected has %s",
 		e.Target, humanize.IBytes(uint64(e.Free)), humanize.IBytes(uint64(e.Need)))
+}
+
+// CheckSpace returns a SpaceError if Restore would, for a restore of a directory. It writes
+// nothing.
+func CheckSpace(ctx context.Context, d Deps, o Options) error {
+	o.setDefaults()
+	entry, err := browse.Lookup(ctx, d.Catalog, o.Snapshot, o.Path)
+	if err != nil {
+		return err
+	}
+	return newRestorer(d, o, nil).checkSpace(ctx, &entry)
 }
 
 // checkSpace returns a SpaceError if the target certainly cannot hold what is selected. That is

@@ -106,7 +106,10 @@ func message(err error) string {
 func advice(err error) string {
 	var unwritten *restore.SyncError
 	var noRoom *restore.SpaceError
+	var unfinished *restore.UnfinishedError
 	switch {
+	case errors.As(err, &unfinished):
+		return "; run that again first, or delete that directory if nobody needs the changes"
 	case errors.As(err, &noRoom):
 		return "; make room, select less, or give --ignore-space if the target compresses files"
 	case errors.As(err, &unwritten):

@@ -204,6 +204,7 @@ type restoring struct {
 	path     string      // in the snapshot
 	kind     backup.Kind // of what is at path
 	target   string
+	place    place  // if several are restored
 	label    string // of the shard, if several are restored
 	causes   causeCounter
 	sum      restore.Summary
@@ -317,6 +318,10 @@ func (x *restoring) protect(o *restore.Options, id backup.RepositoryID) error {
 	for _, own := range o.Protected {
 		x.app.note("%s belongs to the repository and is skipped", display(filepath.Join(x.target, own)))
 	}
+	for _, other := range x.place.within {
+		x.app.note("%s is the directory of another shard, and what %s has there is skipped", display(filepath.Join(x.target, other)), display(x.snapshot.Shard.Name))
+	}
+	o.Protected = append(o.Protected, x.place.within...)
 	o.ProtectedInodes = inodesOf(paths)
 	return nil
 }

@@ -76,11 +76,15 @@ func (m *manyFlags) list(ctx context.Context, c *restoreCommand, i index.Catalog
 	if err != nil {
 		return nil, err
 	}
+	places, err := c.places(targets)
+	if err != nil {
+		return nil, err
+	}
 	list := make([]*restoring, len(shards))
 	for n := range shards {
 		s := &shards[n]
 		x := &restoring{
-			restoreCommand: c, kind: backup.Directory, target: targets[n],
+			restoreCommand: c, kind: backup.Directory, target: targets[n], place: places[n],
 			label: display(s.Filer.Name) + " " + display(s.Name) + ": ",
 		}
 		if x.snapshot, err = m.snapshot(ctx, i, s); err != nil {
@@ -89,6 +93,11 @@ func (m *manyFlags) list(ctx context.Context, c *restoreCommand, i index.Catalog
 		x.snapshot.Filer, x.snapshot.Shard = s.Filer, s.Shard
 		list[n] = x
 	}
+	// A directory within another one comes later: the outer one is then made by its own restore,
+	// with its attributes.
+	slices.SortStableFunc(list, func(a, b *restoring) int {
+		return cmp.Compare(strings.Count(a.place.path, "/"), strings.Count(b.place.path, "/"))
+	})
 	return list, nil
 }
 
@@ -108,6 +117,14 @@ func (m *manyFlags) snapshot(ctx context.Context, i index.Catalog, s *index.Shar
 		}
 	}
 	return none, err
+}
+
+// noSnapshot says why a shard is not restored.
+func (m *manyFlags) noSnapshot() string {
+	if m.asOf.IsZero() {
+		return "it has no good snapshot"
+	}
+	return "it has no good snapshot that began before " + zoned(m.asOf)
 }
 
 // targets returns the directory that each shard is restored into.
@@ -130,7 +147,7 @@ func (m *manyFlags) targets(c *restoreCommand, shards []index.ShardStatus) ([]st
 			}
 		}
 	}
-	return targets, c.apart(targets)
+	return targets, nil
 }
 
 // mapped returns the directories that --map gives to shards; "" is none. The shards that are
@@ -173,33 +190,6 @@ func below(dir string, s *index.ShardStatus) (string, error) {
 	return filepath.Join(dir, filer, shard), nil
 }
 
-// apart returns an error if two shards have the same directory, or if --delete in one would delete
-// the other.
-func (c *restoreCommand) apart(targets []string) error {
-	paths := make([]string, len(targets))
-	for n, dir := range targets {
-		abs, err := filepath.Abs(dir)
-		if err != nil {
-			return err
-		}
-		if paths[n], err = realPath(abs); err != nil {
-			return err
-		}
-	}
-	for n, a := range paths {
-		for k, b := range paths {
-			switch {
-			case n == k:
-			case a == b:
-				return usage("two shards would be restored into %s: give one of them another directory with --map", display(a))
-			case c.del && strings.HasPrefix(b, strings.TrimSuffix(a, "/")+"/"):
-				return usage("--delete in %s would delete what is restored into %s", display(a), display(b))
-			}
-		}
-	}
-	return nil
-}
-
 // A restoreTotal is what the restores of several shards did.
 type restoreTotal struct {
 	Type           string  `json:"type"` // total
@@ -228,8 +218,9 @@ func (c *restoreCommand) restoreMany(ctx context.Context, i index.Index, deps re
 	}
 	t := restoreTotal{Type: "total", DryRun: c.dryRun, Shards: len(list)}
 	began := time.Now()
+	used := make(map[restore.Inode]string)
 	for _, x := range list {
-		if err := x.restoreInTurn(ctx, i, deps, o, &t); err != nil {
+		if err := x.restoreInTurn(ctx, i, deps, o, &t, used); err != nil {
 			return err
 		}
 		t.Files += x.sum.Files
@@ -259,12 +250,16 @@ func (c *restoreCommand) restoreMany(ctx context.Context, i index.Index, deps re
 }
 
 // restoreInTurn restores one of several shards and counts how that ended. Its error ends all.
-func (x *restoring) restoreInTurn(ctx context.Context, i index.Index, deps restore.Deps, o restore.Options, t *restoreTotal) error {
+func (x *restoring) restoreInTurn(ctx context.Context, i index.Index, deps restore.Deps, o restore.Options, t *restoreTotal, used map[restore.Inode]string) error {
 	if x.id() == "" {
 		t.NoSnapshot++
-		return x.failed("no_snapshot", "it has no good snapshot")
+		return x.failed("no_snapshot", x.many.noSnapshot())
 	}
-	err := x.restore(ctx, i, deps, o)
+	err := x.place.check(x.target, used)
+	if err == nil {
+		err = x.place.keepParent(x.dryRun, func() error { return x.restore(ctx, i, deps, o) })
+		x.place.use(x.target, used)
+	}
 	x.causes.end(allErrors)
 	if ctx.Err() != nil {
 		x.hintAtResuming(cmp.Or(err, context.Cause(ctx)))

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -8,6 +10,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/restore"
 )
 
 func shardOf(filer, name string) index.ShardStatus {
@@ -68,7 +71,18 @@ func TestMappedShards(t *testing.T) {
 
 // Directories that are one by another name are found.
 func TestTargetsApart(t *testing.T) {
-	dir := t.TempDir()
+	dir, err := realPath(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]string{"toout": "out", "toa": "a", "real": "./real2"} {
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "real2"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	at := func(names ...string) (targets []string) {
 		for _, name := range names {
 			targets = append(targets, filepath.Join(dir, name))
@@ -87,9 +101,43 @@ func TestTargetsApart(t *testing.T) {
 		{at("a", "ab"), true, true},
 		{at(".", "a"), true, false},
 		{[]string{"/", "/a"}, true, false},
+		{[]string{"/", "/a"}, false, true},
+		{at("toout", "out2"), false, true},
+		{at(".", "toout"), false, true},
+		{at(".", "real/x"), false, false},
+		{at("toa", "toa/b"), false, true},
 	} {
-		if err := (&restoreCommand{del: test.del}).apart(test.targets); (err == nil) != test.ok {
+		if _, err := (&restoreCommand{del: test.del}).places(test.targets); (err == nil) != test.ok {
 			t.Errorf("%q, delete %v: %v", test.targets, test.del, err)
+		}
+	}
+}
+
+// A place is refused if a shard that was restored before has made it another one.
+func TestPlacesThatChange(t *testing.T) {
+	dir := t.TempDir()
+	for what, change := range map[string]string{
+		"nothing": "", "a symlink": "mkdir elsewhere; ln -s elsewhere outer", "a symlink above": "mkdir -p a/outer; ln -s a/outer outer",
+		"another shard's directory": "mkdir outer; ln -s outer used", "that of another shard, below": "mkdir -p outer/inner; ln -s outer/inner used",
+	} {
+		dir := filepath.Join(dir, what)
+		c := &restoreCommand{}
+		target := filepath.Join(dir, "outer", "inner")
+		places, err := c.places([]string{filepath.Join(dir, "outer"), target})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !places[1].inside || !slices.Equal(places[0].within, []string{"inner"}) {
+			t.Errorf("%+v", places)
+		}
+		if output, err := exec.Command("sh", "-ec", `mkdir "$0"; cd "$0"; `+change, dir).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+		used := make(map[restore.Inode]string)
+		(&place{}).use(filepath.Join(dir, "used"), used)
+		wrong := what != "nothing" && what != "another shard's directory"
+		if err := places[1].check(target, used); (err != nil) != wrong {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 }

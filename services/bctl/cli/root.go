@@ -29,7 +29,7 @@
 //	restore.go, restore_fleet.go, owners.go, dump.go, mount.go, reading.go, ls.go, ls_long.go,
 //	ls_tree.go, ls_flaws.go, find.go, find_pattern.go, history.go, versions.go, diff.go,
 //	diff_live.go, snapshot.go, snapshot_ls.go, snapshot_bad.go, interrupted.go, current.go,
-//	restore_instant.go, restore_many.go, restore_report.go, ls_parquet.go
+//	restore_instant.go, restore_many.go, restore_places.go, restore_report.go, ls_parquet.go
 //
 // Forget and free space
 //
