@@ -38,7 +38,7 @@ type chunks struct {
 type block struct {
 	parts []*part
 	bytes int64
-	used  *part      // that was used first; nil: none was
+	used  *part      // that was asked for first; nil: none was
 	next  backup.Ref // in the frame after it; zero: there is none, or it was asked for
 }
 
@@ -235,6 +235,9 @@ func (cs *chunks) frame(f fetch.Frame) {
 			continue
 		default:
 			cs.arrive(c, plain[from:to:to], nil)
+			if b.used == nil {
+				b.used = c
+			}
 		}
 		c.block = el
 		b.parts = append(b.parts, c)
