@@ -158,7 +158,8 @@ func newFileSystem(ctx context.Context, o *Options) *fileSystem {
 func (f *fileSystem) mountOptions() *fuse.MountOptions {
 	o := &fuse.MountOptions{
 		Name: "bctl", FsName: "bctl", Options: []string{"ro"}, AllowOther: f.o.AllowOther, MaxWrite: requestBytes, MaxReadAhead: requestBytes,
-		DirectMount: os.Geteuid() == 0, DirectMountFlags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY,
+		DisableSplice: true, // of content in memory, each read would fill a pipe in vain
+		DirectMount:   os.Geteuid() == 0, DirectMountFlags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY,
 	}
 	if f.o.AllowOther {
 		// The kernel then also checks ACLs.
