@@ -30,8 +30,8 @@
 // ahead, which is what find and ls -R ask for next. Content is fetched chunk by chunk; a file that
 // is read in sequence is read ahead, and so are the small files after one, if two files of a
 // directory are read one after another. A frame that was opened is kept whole, because its other
-// chunks are mostly those of the next files. With the second chunk of it that is used, the next frame
-// is read ahead.
+// chunks are mostly those of the next files. When a second chunk of it is used, the next frame is
+// read ahead.
 //
 // # Failures
 //
