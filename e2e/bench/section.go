@@ -37,6 +37,7 @@ func sections() []section {
 		{"prune", "forgetting most of many snapshots", measurePrune},
 		{"proof", "rebuilding the index, and checks", measureProof},
 		{"lookups", "looking for files in many snapshots", measureLookups},
+		{"mount", "looking at files through a mount", measureMounts},
 		{"walk", "CPU time of a walk by the size of the tree", measureWalk},
 		{"knobs", "settings", measureKnobs},
 		{"micro", "Go benchmarks", measureMicro},

@@ -11,7 +11,8 @@
 // Get locates all requested chunks in one call to the index, sorts them by pack and frame, and
 // reads each pack's needed frames in large ranges (adjacent frames, and those with a small gap
 // between them, in one read). It opens and decompresses each frame once, no matter how many of its
-// chunks are wanted, and passes each chunk to its Sink.
+// chunks are wanted, and passes each chunk to its Sink. Before that, it passes the whole frame to
+// Options.Frame, for users that may want its other chunks later.
 //
 // # Verification
 //

@@ -14,6 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 )
@@ -53,6 +54,16 @@ type Options struct {
 	// Concurrency is the maximum number of ranges that are read and decoded at a time; 0: a few per
 	// CPU.
 	Concurrency int
+	// Frame, if not nil, receives each frame that was decoded, before its wanted chunks are passed
+	// to their Sinks. It is called concurrently.
+	Frame func(Frame)
+}
+
+// A Frame is one that was decoded. All of its chunks are verified.
+type Frame struct {
+	Plain  []byte           // valid only during the call
+	Chunks []pack.ChunkInfo // by offset; they must not be changed
+	Next   backup.Ref       // a chunk of the next frame in the pack; zero: there is none
 }
 
 // A Fetcher gets chunks. Its methods may be called concurrently.

@@ -132,6 +132,9 @@ func (f *Fetcher) getRange(ctx context.Context, r *reader, frames []frameWants, 
 			missed.add(fw.wants, fmt.Errorf("object %s: %w", r.place.Object, err))
 			continue
 		}
+		if f.o.Frame != nil {
+			f.o.Frame(r.frame(fw.frame, s.plain))
+		}
 		r.deliver(s.plain, fw, missed)
 	}
 	return nil

@@ -32,6 +32,17 @@ func (r *reader) hash(frame, offset, length uint32) (backup.ChunkHash, bool) {
 	return r.chunks[i].Hash, true
 }
 
+// frame returns a decoded frame with its chunks.
+func (r *reader) frame(n uint32, plain []byte) Frame {
+	infos := r.pack.Frames()
+	f := Frame{Plain: plain, Chunks: infos[n].Chunks}
+	if next := int(n) + 1; next < len(infos) && !infos[next].Removed && len(infos[next].Chunks) > 0 {
+		first := &infos[next].Chunks[0]
+		f.Next = backup.Ref{Chunk: first.Hash.ID(), Length: int64(first.Length)}
+	}
+	return f
+}
+
 func comparePlaces(a, b pack.ChunkInfo) int {
 	return cmp.Or(cmp.Compare(a.Frame, b.Frame), cmp.Compare(a.Offset, b.Offset))
 }

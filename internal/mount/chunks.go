@@ -17,20 +17,32 @@ const (
 	maxAheadBytes = 8 << 20
 )
 
-// chunks fetches chunks once for all readers, and keeps the most recently used ones.
+// chunks fetches chunks once for all readers. Of the frames that were opened for them, it keeps the
+// most recently used ones whole: who reads small files one after another needs the other chunks,
+// too.
 type chunks struct {
 	fetch *fetch.Fetcher
 	get1  func(ctx context.Context, wants []fetch.Want) error // fetch.Get, with patience
 	ctx   context.Context                                     // of the mount
 
 	mu      sync.Mutex
-	known   map[backup.ChunkID]*list.Element // of *part
-	recent  list.List                        // most recently used first
-	bytes   int64                            // of the chunks that have arrived
-	pending int64                            // of the chunks that are being fetched
+	known   map[backup.ChunkID]*part
+	recent  list.List      // of *block, most recently used first
+	bytes   int64          // of the blocks
+	pending int64          // of the chunks that are being fetched
+	loads   sync.WaitGroup // of what is being fetched
+	ended   bool           // nothing more is fetched
 }
 
-// A part is a chunk that was asked for.
+// A block is the content of one frame.
+type block struct {
+	parts []*part
+	bytes int64
+	used  *part      // that was asked for first; nil: none was
+	next  backup.Ref // in the frame after it; zero: there is none, or it was asked for
+}
+
+// A part is a chunk that was asked for, or came with one.
 type part struct {
 	id      backup.ChunkID
 	length  int64
@@ -38,10 +50,16 @@ type part struct {
 	arrived bool
 	data    []byte
 	err     error
+	block   *list.Element // in chunks.recent, if it has arrived with its frame
 }
 
 // wait returns the content, which must not be changed.
 func (c *part) wait(ctx context.Context) ([]byte, error) {
+	select {
+	case <-c.done: // ctx.Done has a price
+		return c.data, c.err
+	default:
+	}
 	select {
 	case <-c.done:
 		return c.data, c.err
@@ -58,21 +76,65 @@ func (cs *chunks) get(refs []backup.Ref) []*part {
 	var missing []*part
 	for i := range refs {
 		ref := &refs[i]
-		if el := cs.known[ref.Chunk]; el != nil && el.Value.(*part).length == ref.Length {
-			cs.recent.MoveToFront(el)
-			found[i] = el.Value.(*part)
+		if c := cs.known[ref.Chunk]; c != nil && c.length == ref.Length {
+			found[i] = c
+			if next := cs.use(c); next != nil {
+				missing = append(missing, cs.want(next))
+			}
 			continue
 		}
-		c := &part{id: ref.Chunk, length: ref.Length, done: make(chan struct{})}
-		cs.known[ref.Chunk] = cs.recent.PushFront(c)
-		cs.pending += ref.Length
-		found[i] = c
-		missing = append(missing, c)
+		found[i] = cs.want(ref)
+		missing = append(missing, found[i])
 	}
-	if len(missing) > 0 {
-		go cs.load(missing)
+	switch {
+	case len(missing) == 0:
+	case cs.ended:
+		for _, c := range missing {
+			cs.fail(c, context.Canceled)
+		}
+	default:
+		cs.loads.Go(func() { cs.load(missing) })
 	}
 	return found
+}
+
+// want returns a chunk that is going to be fetched.
+func (cs *chunks) want(ref *backup.Ref) *part {
+	c := &part{id: ref.Chunk, length: ref.Length, done: make(chan struct{})}
+	cs.known[ref.Chunk] = c
+	cs.pending += ref.Length
+	return c
+}
+
+// use notes that a chunk is used. With the second one of a frame, it returns a chunk of the next
+// frame, which is read ahead.
+func (cs *chunks) use(c *part) (ahead *backup.Ref) {
+	if c.block == nil {
+		return nil
+	}
+	cs.recent.MoveToFront(c.block)
+	b := c.block.Value.(*block)
+	if b.used == nil {
+		b.used = c
+	}
+	if b.used == c || b.next.Length == 0 || cs.pending >= maxAheadBytes {
+		return nil
+	}
+	next := b.next
+	b.next = backup.Ref{}
+	if cs.known[next.Chunk] != nil {
+		return nil
+	}
+	return &next
+}
+
+// end waits until nothing is being fetched. Afterwards nothing is. The context of the mount has
+// ended.
+func (cs *chunks) end() {
+	cs.mu.Lock()
+	cs.ended = true
+	cs.mu.Unlock()
+	cs.loads.Wait()
 }
 
 // has reports whether a chunk is known.
@@ -98,7 +160,7 @@ func (cs *chunks) load(missing []*part) {
 	}
 	if err := cs.get1(cs.ctx, wants); err != nil {
 		for i := range missing {
-			l.arrive(int64(i), nil, err)
+			l.Fail(int64(i), err)
 		}
 	}
 }
@@ -109,44 +171,92 @@ type loading struct {
 	chunks []*part
 }
 
-// Chunk implements fetch.Sink.
-func (l *loading) Chunk(tag int64, data []byte) { l.arrive(tag, bytes.Clone(data), nil) }
+// Chunk implements fetch.Sink. The chunk has arrived with its frame, unless another length was
+// asked for meanwhile.
+func (l *loading) Chunk(tag int64, data []byte) {
+	l.cs.mu.Lock()
+	defer l.cs.mu.Unlock()
+	if c := l.chunks[tag]; !c.arrived {
+		l.cs.arrive(c, bytes.Clone(data), nil)
+		l.cs.drop(c)
+	}
+}
 
 // Fail implements fetch.Sink.
-func (l *loading) Fail(tag int64, err error) { l.arrive(tag, nil, err) }
-
-func (l *loading) arrive(tag int64, data []byte, err error) {
-	cs, c := l.cs, l.chunks[tag]
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	if c.arrived {
-		return
+func (l *loading) Fail(tag int64, err error) {
+	l.cs.mu.Lock()
+	defer l.cs.mu.Unlock()
+	if c := l.chunks[tag]; !c.arrived {
+		l.cs.fail(c, err)
 	}
+}
+
+func (cs *chunks) arrive(c *part, data []byte, err error) {
 	c.arrived, c.data, c.err = true, data, err
 	cs.pending -= c.length
 	close(c.done)
-	el := cs.known[c.id]
-	if el == nil || el.Value.(*part) != c { // another length was asked for
-		return
-	}
-	if err != nil {
-		cs.recent.Remove(el)
+}
+
+// fail ends a chunk that cannot be fetched.
+func (cs *chunks) fail(c *part, err error) {
+	cs.arrive(c, nil, err)
+	cs.drop(c)
+}
+
+func (cs *chunks) drop(c *part) {
+	if cs.known[c.id] == c {
 		delete(cs.known, c.id)
+	}
+}
+
+// closed is closed, for chunks that nobody has waited for.
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// frame keeps all chunks of a frame that was opened.
+func (cs *chunks) frame(f fetch.Frame) {
+	plain := bytes.Clone(f.Plain)
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	b := &block{bytes: int64(len(plain)), next: f.Next}
+	el := cs.recent.PushFront(b)
+	for i := range f.Chunks {
+		info := &f.Chunks[i]
+		id, from, to := info.Hash.ID(), int(info.Offset), int(info.Offset)+int(info.Length)
+		c := cs.known[id]
+		switch {
+		case c == nil:
+			c = &part{id: id, length: int64(info.Length), done: closed, arrived: true, data: plain[from:to:to]}
+			cs.known[id] = c
+		case c.arrived || c.length != int64(info.Length):
+			continue
+		default:
+			cs.arrive(c, plain[from:to:to], nil)
+			if b.used == nil {
+				b.used = c
+			}
+		}
+		c.block = el
+		b.parts = append(b.parts, c)
+	}
+	if len(b.parts) == 0 { // another request has opened the frame meanwhile
+		cs.recent.Remove(el)
 		return
 	}
-	cs.bytes += c.length
+	cs.bytes += b.bytes
 	cs.trim()
 }
 
-// trim drops the least recently used chunks that have arrived.
+// trim drops the least recently used frames.
 func (cs *chunks) trim() {
-	for el := cs.recent.Back(); el != nil && cs.bytes > maxChunkBytes; {
-		before := el.Prev()
-		if c := el.Value.(*part); c.arrived {
-			cs.recent.Remove(el)
-			delete(cs.known, c.id)
-			cs.bytes -= c.length
+	for cs.bytes > maxChunkBytes {
+		b := cs.recent.Remove(cs.recent.Back()).(*block)
+		cs.bytes -= b.bytes
+		for _, c := range b.parts {
+			cs.drop(c)
 		}
-		el = before
 	}
 }

@@ -3,6 +3,7 @@
 // The files follow a request of the kernel:
 //
 //	mount.go      mounts, serves until the end, and unmounts
+//	request.go    when a request ends
 //	fs.go         the requests about names and attributes
 //	readdir.go    lists directories, with attributes
 //	top.go        what is above snapshots: filers, shards, and the names of snapshots
@@ -11,7 +12,7 @@
 //	attributes.go attributes, inode numbers and extended attributes
 //	directories.go reads directories from the index, ahead, and keeps some
 //	files.go      reads files: plans chunks, and reads ahead
-//	chunks.go     fetches chunks, once for all readers, and keeps some
+//	chunks.go     fetches chunks, once for all readers, and keeps the frames that they are in
 //
 // # Tree
 //
@@ -28,7 +29,9 @@
 // is above them is kept for a second. Directories are read from the index in walk order, some pages
 // ahead, which is what find and ls -R ask for next. Content is fetched chunk by chunk; a file that
 // is read in sequence is read ahead, and so are the small files after one, if two files of a
-// directory are read one after another.
+// directory are read one after another. A frame that was opened is kept whole, because its other
+// chunks are mostly those of the next files. When a second chunk of it is used, the next frame is
+// read ahead.
 //
 // # Failures
 //

@@ -86,7 +86,11 @@ func run(ctx context.Context, o Options, ready func(*fileSystem) error, change f
 		defer close(released)
 		f.views.release(serving)
 	}()
-	go f.trim(serving, server)
+	trimmed := make(chan struct{})
+	go func() {
+		defer close(trimmed)
+		f.trim(serving, server)
+	}()
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -103,6 +107,10 @@ func run(ctx context.Context, o Options, ready func(*fileSystem) error, change f
 	}
 	err = errors.Join(err, unmount(server, served, o.Mountpoint))
 	end()
+	if f.chunks != nil {
+		f.chunks.end()
+	}
+	<-trimmed
 	<-released
 	return err
 }
@@ -134,10 +142,12 @@ func newFileSystem(ctx context.Context, o *Options) *fileSystem {
 		handles: map[uint64]any{},
 	}
 	if o.Opener != nil {
+		f.chunks = &chunks{ctx: ctx, known: map[backup.ChunkID]*part{}}
 		fetcher := fetch.New(fetch.Options{
 			Index: o.Catalog, Store: o.Store, Repository: o.Repository, Opener: o.Opener, HashKey: o.HashKey, Concurrency: concurrency,
+			Frame: f.chunks.frame,
 		})
-		f.chunks = &chunks{fetch: fetcher, ctx: ctx, known: map[backup.ChunkID]*list.Element{}}
+		f.chunks.fetch = fetcher
 		f.chunks.get1 = func(ctx context.Context, wants []fetch.Want) error {
 			return f.patiently(ctx, func(ctx context.Context) error { return fetcher.Get(ctx, wants) })
 		}
@@ -148,7 +158,8 @@ func newFileSystem(ctx context.Context, o *Options) *fileSystem {
 func (f *fileSystem) mountOptions() *fuse.MountOptions {
 	o := &fuse.MountOptions{
 		Name: "bctl", FsName: "bctl", Options: []string{"ro"}, AllowOther: f.o.AllowOther, MaxWrite: requestBytes, MaxReadAhead: requestBytes,
-		DirectMount: os.Geteuid() == 0, DirectMountFlags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY,
+		DisableSplice: true, // of content in memory, each read would fill a pipe in vain
+		DirectMount:   os.Geteuid() == 0, DirectMountFlags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY,
 	}
 	if f.o.AllowOther {
 		// The kernel then also checks ACLs.
@@ -186,21 +197,6 @@ func (f *fileSystem) trim(ctx context.Context, server *fuse.Server) {
 			server.EntryNotify(old.parent, old.name)
 		}
 	}
-}
-
-// request returns the context of a request, which ends after the request was interrupted.
-func (f *fileSystem) request(interrupted <-chan struct{}) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(f.ctx)
-	go func() {
-		select {
-		case <-ctx.Done():
-			return
-		case <-interrupted:
-		}
-		loop.Pause(ctx, grace)
-		cancel()
-	}()
-	return ctx, cancel
 }
 
 // patiently calls do until the index and the store answer.

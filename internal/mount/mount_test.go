@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -93,6 +94,27 @@ func (f *fixture) file(name, content string) backup.Entry {
 	}
 	e.Content.Refs = []backup.Ref{{Chunk: hash.ID(), Length: e.Size, Span: e.Size}}
 	return e
+}
+
+// frame returns files whose names are their contents, which share a frame.
+func (f *fixture) frame(contents ...string) (files []backup.Entry) {
+	f.t.Helper()
+	all := strings.Join(contents, "")
+	fr := pack.Frame{RawLength: len(all), Body: []byte(all)}
+	start := uint32(0)
+	for _, c := range contents {
+		fr.Chunks = append(fr.Chunks, pack.Chunk{Hash: f.hasher.Sum([]byte(c)), Offset: start, Length: uint32(len(c))})
+		start += uint32(len(c))
+	}
+	n, err := f.pack.Add(fr)
+	check(f.t, err)
+	for i, c := range fr.Chunks {
+		f.at[c.Hash.ID()] = index.Location{
+			PackPlace: index.PackPlace{Pack: f.packID, Snapshot: f.snapshot.ID, Object: f.packID}, Frame: n, Start: c.Offset, Length: c.Length,
+		}
+		files = append(files, f.file(contents[i], contents[i]))
+	}
+	return files
 }
 
 // directory adds a directory, with as many pages as it needs.
@@ -312,6 +334,104 @@ func TestFilesAreReadAhead(t *testing.T) {
 	if n := f.asked.Load(); n > files/10 {
 		t.Errorf("the store was asked %d times for %d files", n, files)
 	}
+}
+
+// Files of several directories that share a frame cost one request of the store. With the second
+// file of a frame, the next frame is read ahead.
+func TestFramesAreSharedAndReadAhead(t *testing.T) {
+	f := newFixture(t)
+	f.directory("", backup.Entry{Name: "dir", Kind: backup.Directory}, backup.Entry{Name: "other", Kind: backup.Directory})
+	first, second := f.frame("one", "two", "three"), f.frame("four", "five")
+	f.directory("dir", first[0], second[1])
+	f.directory("other", first[1], first[2], second[0])
+	fs := f.mount(nil)
+	read := func(path, want string) {
+		t.Helper()
+		data, err := os.ReadFile(filepath.Join(f.root, path))
+		if check(t, err); string(data) != want {
+			t.Errorf("%s: %q", path, data)
+		}
+	}
+	read("dir/one", "one")
+	opened := f.asked.Load()
+	if fs.chunks.has(second[0].Content.Refs[0].Chunk) {
+		t.Error("one file was read, and the next frame was read ahead")
+	}
+	read("other/two", "two")
+	if !fs.chunks.has(second[0].Content.Refs[0].Chunk) {
+		t.Error("the next frame was not read ahead")
+	}
+	read("other/three", "three")
+	read("other/four", "four")
+	read("dir/five", "five")
+	if n := f.asked.Load() - opened; n != 1 {
+		t.Errorf("%d requests for the second frame", n)
+	}
+}
+
+// The frames in memory are bounded. A chunk whose frame was dropped is fetched again.
+func TestFramesAreDropped(t *testing.T) {
+	const frames, bytes = 6, 4 << 20
+	f := newFixture(t)
+	var entries []backup.Entry
+	for i := range frames {
+		entries = append(entries, f.file(fmt.Sprint(i), strings.Repeat(fmt.Sprint(i), bytes)))
+	}
+	f.directory("", entries...)
+	fs := f.mount(nil)
+	for i := range 2 * frames {
+		ref := entries[i%frames].Content.Refs[0]
+		data, err := fs.chunks.get([]backup.Ref{ref})[0].wait(t.Context())
+		if check(t, err); len(data) != bytes || string(data[:1]) != fmt.Sprint(i%frames) {
+			t.Errorf("%d: %d bytes", i, len(data))
+		}
+	}
+	fs.chunks.mu.Lock()
+	defer fs.chunks.mu.Unlock()
+	if fs.chunks.bytes > maxChunkBytes || len(fs.chunks.known) != maxChunkBytes/bytes || fs.chunks.pending != 0 {
+		t.Errorf("%d bytes of %d chunks, %d pending", fs.chunks.bytes, len(fs.chunks.known), fs.chunks.pending)
+	}
+}
+
+// Nothing is fetched after the end of a mount.
+func TestNothingIsFetchedAfterTheEnd(t *testing.T) {
+	f := newFixture(t)
+	e := f.file("a", "content")
+	f.directory("", e)
+	fs := f.mount(nil)
+	fs.chunks.end()
+	asked := f.asked.Load()
+	if _, err := fs.chunks.get(e.Content.Refs)[0].wait(t.Context()); !errors.Is(err, context.Canceled) || f.asked.Load() != asked {
+		t.Errorf("%v, %d requests", err, f.asked.Load()-asked)
+	}
+}
+
+// A request ends when the mount does, and a while after it was interrupted.
+func TestRequestsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		f := &fileSystem{ctx: ctx}
+		interrupted := make(chan struct{})
+		r, stop := f.request(interrupted)
+		defer stop()
+		other, stopOther := f.request(nil)
+		defer stopOther()
+		close(interrupted)
+		began := time.Now()
+		<-r.Done()
+		if d := time.Since(began); d != grace || !errors.Is(r.Err(), context.Canceled) {
+			t.Errorf("%v after %v", r.Err(), d)
+		}
+		if other.Err() != nil {
+			t.Error(other.Err())
+		}
+		end()
+		<-other.Done()
+		if !errors.Is(other.Err(), context.Canceled) || !errors.Is(context.Cause(other), context.Canceled) {
+			t.Error(other.Err())
+		}
+	})
 }
 
 // What the index lacks is an error, after what it has. A snapshot that was forgotten is stale.

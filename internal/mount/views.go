@@ -27,6 +27,7 @@ type view struct {
 	mu    sync.Mutex // guards keyer
 	keyer *hardlink.Keyer
 
+	asking  sync.Mutex // held while the index is asked to keep the snapshot
 	holding sync.Mutex // guards what follows
 	end     func()     // gives the snapshot free; nil: nothing keeps it
 	open    int        // files and directories
@@ -57,22 +58,35 @@ func (vs *views) get(s *backup.Snapshot) *view {
 }
 
 // use keeps the snapshot from being forgotten, as far as the index can be written. It fails with
-// backup.ErrNotFound if it was forgotten already.
+// backup.ErrNotFound if it was forgotten already. One request asks the index; those that come
+// meanwhile wait for its answer.
 func (vs *views) use(v *view) error {
-	v.holding.Lock()
-	defer v.holding.Unlock()
-	v.used = time.Now()
-	if v.end != nil || vs.hold == nil {
+	if vs.hold == nil || v.isKept() {
+		return nil
+	}
+	v.asking.Lock()
+	defer v.asking.Unlock()
+	if v.isKept() {
 		return nil
 	}
 	end, err := vs.hold(vs.ctx, v.id)
-	if err == nil {
-		v.end = end
-	}
 	if errors.Is(err, backup.ErrNotFound) {
 		return err
 	}
+	if err == nil {
+		v.holding.Lock()
+		v.end = end
+		v.holding.Unlock()
+	}
 	return nil
+}
+
+// isKept notes that the snapshot is used, and reports whether it is kept from being forgotten.
+func (v *view) isKept() bool {
+	v.holding.Lock()
+	defer v.holding.Unlock()
+	v.used = time.Now()
+	return v.end != nil
 }
 
 // opened counts a file or directory that was opened, or with -1 closed.
@@ -104,11 +118,20 @@ func (vs *views) releaseIdle(before time.Time, all bool) {
 	known := slices.Collect(maps.Values(vs.byID))
 	vs.mu.Unlock() // giving a snapshot free may have to wait for the index
 	for _, v := range known {
-		v.holding.Lock()
-		if v.end != nil && (all || v.open == 0 && v.used.Before(before)) {
-			v.end()
-			v.end = nil
+		if end := v.giveFree(before, all); end != nil {
+			end()
 		}
-		v.holding.Unlock()
 	}
+}
+
+// giveFree returns what gives the snapshot free, if it is kept, and is not used any more.
+func (v *view) giveFree(before time.Time, all bool) func() {
+	v.holding.Lock()
+	defer v.holding.Unlock()
+	if !all && (v.open > 0 || !v.used.Before(before)) {
+		return nil
+	}
+	end := v.end
+	v.end = nil
+	return end
 }
