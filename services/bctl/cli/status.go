@@ -75,6 +75,10 @@ location and the time left of its lease (LEASE). Finally it lists filers whose
 limits are reduced because they have become slow, and shards whose newest
 snapshot has failed within the last day.
 
+Restores by bctl restore --fleet follow the snapshots, with their tasks and the
+number of restorers that have one. STATE says whether a restore waits for
+restorers or for keys. With --filer, restores are not shown.
+
 --watch refreshes the output every 2 seconds until it is interrupted, and fits
 it to the terminal: the most important lines come first. It counts snapshots
 that are only queued; --work lists them. A terminal that is too narrow for all
@@ -296,7 +300,9 @@ type overview struct {
 	due     []nextRun           // not started yet
 	failed  []failure           // recently
 	spared  []index.FilerStatus // governed below their limits
-	cut     bool                // there is more open work than was requested
+	// restores are those that restorers share, if those of all filers are shown.
+	restores []sharedRestore
+	cut      bool // there is more open work than was requested
 }
 
 // An inProgress is the progress of one running snapshot.

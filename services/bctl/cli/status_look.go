@@ -44,6 +44,7 @@ type looked struct {
 	purges   []index.PurgeState
 	waits    prune.Backlog
 	scrub    index.Scrub
+	restores []index.Restore // if all filers are shown
 }
 
 // look queries the index and NATS concurrently. The number of queries does not depend on the number
@@ -97,6 +98,9 @@ func (c *statusCommand) look(ctx context.Context, i index.Index) (*overview, err
 	})
 	group.Go(func() (err error) { l.purges, err = pendingPurges(asking, i); return err })
 	group.Go(func() (err error) { l.scrub, err = i.Scrub(asking); return err })
+	if c.filer == "" {
+		group.Go(func() (err error) { l.restores, err = i.Restores(asking); return err })
+	}
 	if c.app.cfg.Fleet() { // on one machine, policies have no effect
 		group.Go(func() error { return c.lookAhead(asking, i, &l, now) })
 	}
@@ -123,7 +127,7 @@ func (c *statusCommand) lookAhead(ctx context.Context, i index.Index, l *looked,
 func newOverview(l *looked, now time.Time) *overview {
 	s := &overview{
 		at: now, crew: &l.crew, slots: l.slots, heardAt: l.crew.heard, silent: silentWorkers(l.crew.services), fleet: l.crew.asked,
-		cut: len(l.work) == maxWork, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{},
+		restores: sharedRestores(l.restores, now), cut: len(l.work) == maxWork, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{},
 	}
 	byID := make(map[backup.SnapshotID]*inProgress, len(l.running))
 	for n := range l.running {
@@ -145,7 +149,7 @@ func newOverview(l *looked, now time.Time) *overview {
 		}
 	}
 	cover := coverageOf(l.shards, l.policies)
-	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), braked(l.stops, s.filers), purgesPending(l.purges, l.shards), lacksProofs(&l.scrub), cover.lacksPolicies())
+	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), braked(l.stops, s.filers), purgesPending(l.purges, l.shards), lacksProofs(&l.scrub), lacksRestorers(s.restores), cover.lacksPolicies())
 	for _, p := range s.running {
 		p.still = s.standsStill(p)
 		p.full = p.BatchesSettled < p.BatchesAnnounced && l.crew.storeFull(backup.SiteName(p.Filer.Site))
