@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A stolen restorer claims tasks of all sites, and spoils restores. It does not choose what keys are
-// given for: neither the snapshot nor what a task is.
+// A stolen restorer claims tasks of all sites, and spoils restores. It does not choose what keys
+// are given for: neither the snapshot nor what a task is.
 func stolenRestorer(t *testing.T, s stolen, pack string) {
 	allow(t,
 		try{"reads listings", s.sql("SELECT count(*) FROM pages")}, try{"reads a sealed pack", s.s3(read(pack))},
