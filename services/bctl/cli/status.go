@@ -42,12 +42,7 @@ type statusCommand struct {
 	listed  bool // the services, meanwhile
 }
 
-func newStatus(a *app) *cobra.Command {
-	c := &statusCommand{app: a}
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show running snapshots, and what they wait for",
-		Long: `Reports first what is missing in a fleet: a leading committer, or walkers and
+const statusHelp = `Reports first what is missing in a fleet: a leading committer, or walkers and
 readers at the site of each filer with shards. It also names services that take
 no work, with the reason.
 
@@ -88,7 +83,14 @@ In a fleet, the workers report the rates; a rate that they do not report is "-".
 On one machine, rates are known while a snapshot is younger than a minute, and
 with --watch. Without NATS, the command cannot list the services. If the index
 does not answer within 3 seconds, it lists the services as bctl worker ls does,
-and the rest when the index answers.`,
+and the rest when the index answers.`
+
+func newStatus(a *app) *cobra.Command {
+	c := &statusCommand{app: a}
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show running snapshots, and what they wait for",
+		Long:  statusHelp,
 		Example: `  bctl status
   bctl status --watch
   bctl status --filer nas1 --work

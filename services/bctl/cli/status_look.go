@@ -98,9 +98,7 @@ func (c *statusCommand) look(ctx context.Context, i index.Index) (*overview, err
 	})
 	group.Go(func() (err error) { l.purges, err = pendingPurges(asking, i); return err })
 	group.Go(func() (err error) { l.scrub, err = i.Scrub(asking); return err })
-	if c.filer == "" {
-		group.Go(func() (err error) { l.restores, err = i.Restores(asking); return err })
-	}
+	group.Go(func() error { return c.lookAtRestores(asking, i, &l) })
 	if c.app.cfg.Fleet() { // on one machine, policies have no effect
 		group.Go(func() error { return c.lookAhead(asking, i, &l, now) })
 	}
@@ -113,6 +111,13 @@ func (c *statusCommand) look(ctx context.Context, i index.Index) (*overview, err
 		return nil, err
 	}
 	return s, nil
+}
+
+func (c *statusCommand) lookAtRestores(ctx context.Context, i index.Index, l *looked) (err error) {
+	if c.filer == "" {
+		l.restores, err = i.Restores(ctx)
+	}
+	return err
 }
 
 // lookAhead queries what the scheduler will do.
