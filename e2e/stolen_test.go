@@ -259,6 +259,7 @@ func TestStolenCredentials(t *testing.T) {
 	t.Run("operator", func(t *testing.T) { stolenOperator(t, steal(f, "operator"), pack) })
 	t.Run("pruner", func(t *testing.T) { stolenPruner(t, steal(f, "pruner"), pack) })
 	t.Run("scrubber", func(t *testing.T) { stolenScrubber(t, steal(f, "scrubber"), pack) })
+	t.Run("restorer", func(t *testing.T) { stolenRestorer(t, steal(f, "restorer"), pack) })
 	t.Run("monitor", func(t *testing.T) {
 		stolenMonitor(t, stolen{f, filepath.Join(f.Installation, "prometheus"), "monitor"})
 	})
@@ -369,13 +370,16 @@ func stolenWalker(t *testing.T, s stolen) {
 			t.Errorf("it has one: %v", err)
 		}
 	})
-	t.Run("has neither the worker key nor an identity", func(t *testing.T) {
-		for _, name := range []string{"worker.key", "identity.txt"} {
-			if _, err := os.Stat(s.file(name)); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("%s: %v", name, err)
-			}
+	t.Run("has neither the worker key nor an identity", func(t *testing.T) { hasNoKeys(t, s) })
+}
+
+func hasNoKeys(t *testing.T, s stolen) {
+	t.Helper()
+	for _, name := range []string{"worker.key", "identity.txt"} {
+		if _, err := os.Stat(s.file(name)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: %v", name, err)
 		}
-	})
+	}
 }
 
 func stolenReader(t *testing.T, s stolen, pack string) {

@@ -29,6 +29,10 @@ give walker@default walker "$WORKER_USER"
 give reader@default reader "$WORKER_USER"
 give pruner pruner 65532:65532
 give scrubber scrubber 65532:65532
+# An installation from before there were restorers has no folder for them: bctl deploy refresh adds it.
+if [ -d /installation/fleet/restorer ]; then
+	give restorer restorer "$RESTORE_USER"
+fi
 give operator operator "$RESTORE_USER"
 
 # The store's root user makes the bucket, and says who may do what in it. Nobody else knows its key. The image

@@ -214,7 +214,7 @@ func checkFiles(t *testing.T, file string) {
 	}
 	for _, name := range []string{
 		"/usr/bin/bctl", "/usr/lib/systemd/system/bctl-walker@.service", "/usr/lib/systemd/system/bctl-reader@.service",
-		"/usr/lib/systemd/system/bctl-committer.service", "/usr/lib/systemd/system/bctl-pruner.service", "/usr/lib/systemd/system/bctl-scrubber.service", "/usr/lib/systemd/system/bctl-mirror.service", "/usr/lib/sysusers.d/bctl.conf", "/usr/lib/tmpfiles.d/bctl.conf",
+		"/usr/lib/systemd/system/bctl-committer.service", "/usr/lib/systemd/system/bctl-pruner.service", "/usr/lib/systemd/system/bctl-scrubber.service", "/usr/lib/systemd/system/bctl-restorer.service", "/usr/lib/systemd/system/bctl-mirror.service", "/usr/lib/sysusers.d/bctl.conf", "/usr/lib/tmpfiles.d/bctl.conf",
 		"/usr/share/doc/bctl/copyright", "/usr/share/doc/bctl/changelog.gz", "/usr/share/doc/bctl/docs/operations.md",
 		"/usr/share/bash-completion/completions/bctl", "/usr/share/bctl/prometheus/alerts.yaml", "/usr/share/bctl/grafana/bctl.json",
 		"/usr/share/bctl/systemd/nats-server.service", "/usr/share/bctl/systemd/versitygw.service",

@@ -39,6 +39,7 @@
 //	brake.go          deletions that wait for operators
 //	purges.go         purges that are not complete
 //	pruner.go         forgotten snapshots that wait for a pruner
+//	restores.go       restores that wait for restorers or for keys
 //	scrub.go          packs that are damaged, or not proven in time
 package doctor
 

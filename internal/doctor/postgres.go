@@ -51,6 +51,7 @@ func postgresGroup(p *Parts) Group {
 	g.add("index.purges", func(ctx context.Context) Finding { return purges(ctx, p) }, "index.schema")
 	g.add("index.pruner", func(ctx context.Context) Finding { return pruner(ctx, p) }, "index.schema")
 	g.add("index.scrub", func(ctx context.Context) Finding { return scrubbed(ctx, p) }, "index.schema")
+	g.add("index.restores", func(ctx context.Context) Finding { return restores(ctx, p) }, "index.schema")
 	g.add("index.privileges", d.privileges, "index.schema")
 	if p.is(installation.Pruner, installation.Committer, installation.Operator) { // others do not write
 		g.add("index.current", d.current, "index.privileges").Timeout = readAll

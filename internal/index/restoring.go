@@ -86,6 +86,7 @@ type Restore struct {
 	Tasks, Open  int    // Open: not settled
 	Files, Bytes int64  // restored so far
 	Working      int    // tasks that a restorer has
+	Restorers    int    // that have these tasks
 	Waiting      int    // of these, tasks without keys
 	Trouble      string // why an attempt at an open task failed; empty: none has
 	Failed       string

@@ -28,6 +28,7 @@ SELECT r.id, r.snapshot, r.site, r.target, r.request, r.started, r.open, r.faile
     coalesce(CAST(sum(t.files) AS bigint), 0), coalesce(CAST(sum(t.bytes) AS bigint), 0),
     coalesce(sum(CASE WHEN t.lease_until > {now} AND t.worker <> '' AND NOT t.settled THEN 1 ELSE 0 END), 0),
     coalesce(sum(CASE WHEN t.lease_until > {now} AND t.worker <> '' AND NOT t.settled AND t.kind > 0 AND t.keys IS NULL THEN 1 ELSE 0 END), 0),
+    count(DISTINCT CASE WHEN t.lease_until > {now} AND t.worker <> '' AND NOT t.settled THEN t.worker END),
     coalesce(max(CASE WHEN t.settled THEN '' ELSE t.reason END), '')
 FROM restores r LEFT JOIN restore_tasks t ON t.restore = r.id
 GROUP BY r.id, r.snapshot, r.site, r.target, r.request, r.started, r.open, r.failed ORDER BY r.started, r.id`
@@ -114,7 +115,7 @@ func (x *Index) Restores(ctx context.Context) ([]index.Restore, error) {
 		var id, snapshot uuid.UUID
 		var target []byte
 		var started int64
-		err = scan(&id, &snapshot, &r.Site, &target, &r.Request, &started, &r.Open, &r.Failed, &r.Tasks, &r.Files, &r.Bytes, &r.Working, &r.Waiting, &r.Trouble)
+		err = scan(&id, &snapshot, &r.Site, &target, &r.Request, &started, &r.Open, &r.Failed, &r.Tasks, &r.Files, &r.Bytes, &r.Working, &r.Waiting, &r.Restorers, &r.Trouble)
 		r.ID, r.Snapshot, r.Target, r.Started = index.RestoreID(id), backup.SnapshotID(snapshot), string(target), fromMicros(started)
 		return r, err
 	})

@@ -86,7 +86,7 @@ func testRestores(t *testing.T, fresh func(testing.TB) Database) {
 	}
 	all, err := f.x.Restores(f.ctx)
 	f.must(err)
-	if got := all[0]; len(all) != 1 || got.Tasks != 4 || got.Open != 3 || got.Working != 2 || got.Waiting != 1 || got.Files != 3 || got.Bytes != 30 || got.Ended() {
+	if got := all[0]; len(all) != 1 || got.Tasks != 4 || got.Open != 3 || got.Working != 2 || got.Waiting != 1 || got.Restorers != 2 || got.Files != 3 || got.Bytes != 30 || got.Ended() {
 		t.Fatalf("%+v", all)
 	}
 	f.must(f.x.SettleRestoreTask(f.ctx, &second, []byte("second")))

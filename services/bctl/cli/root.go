@@ -49,8 +49,9 @@
 // Watch a fleet
 //
 //	status.go, status_look.go, status_hand.go, status_rates.go, status_table.go,
-//	status_screen.go, status_json.go, waits.go, missing.go, missing_pruner.go, lookout.go,
-//	churn.go, churn_parts.go, cancel.go, worker.go, worker_ls.go, worker_drain.go
+//	status_screen.go, status_json.go, status_restores.go, waits.go, missing.go,
+//	missing_pruner.go, lookout.go, cancel.go, worker.go, worker_ls.go, worker_drain.go,
+//	churn.go, churn_parts.go
 //
 // Set up and repair
 //

@@ -42,12 +42,7 @@ type statusCommand struct {
 	listed  bool // the services, meanwhile
 }
 
-func newStatus(a *app) *cobra.Command {
-	c := &statusCommand{app: a}
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show running snapshots, and what they wait for",
-		Long: `Reports first what is missing in a fleet: a leading committer, or walkers and
+const statusHelp = `Reports first what is missing in a fleet: a leading committer, or walkers and
 readers at the site of each filer with shards. It also names services that take
 no work, with the reason.
 
@@ -75,6 +70,10 @@ location and the time left of its lease (LEASE). Finally it lists filers whose
 limits are reduced because they have become slow, and shards whose newest
 snapshot has failed within the last day.
 
+Restores by bctl restore --fleet follow the snapshots, with their tasks and the
+number of restorers that have one. STATE says whether a restore waits for
+restorers or for keys. With --filer, restores are not shown.
+
 --watch refreshes the output every 2 seconds until it is interrupted, and fits
 it to the terminal: the most important lines come first. It counts snapshots
 that are only queued; --work lists them. A terminal that is too narrow for all
@@ -84,7 +83,14 @@ In a fleet, the workers report the rates; a rate that they do not report is "-".
 On one machine, rates are known while a snapshot is younger than a minute, and
 with --watch. Without NATS, the command cannot list the services. If the index
 does not answer within 3 seconds, it lists the services as bctl worker ls does,
-and the rest when the index answers.`,
+and the rest when the index answers.`
+
+func newStatus(a *app) *cobra.Command {
+	c := &statusCommand{app: a}
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show running snapshots, and what they wait for",
+		Long:  statusHelp,
 		Example: `  bctl status
   bctl status --watch
   bctl status --filer nas1 --work
@@ -296,7 +302,9 @@ type overview struct {
 	due     []nextRun           // not started yet
 	failed  []failure           // recently
 	spared  []index.FilerStatus // governed below their limits
-	cut     bool                // there is more open work than was requested
+	// restores are those that restorers share, if those of all filers are shown.
+	restores []sharedRestore
+	cut      bool // there is more open work than was requested
 }
 
 // An inProgress is the progress of one running snapshot.

@@ -23,7 +23,7 @@ type overviewJSON struct {
 }
 
 type lackJSON struct {
-	What  string `json:"what"` // nats, committer, walker, reader, pruner, clock, alarm, brake, purge or policy
+	What  string `json:"what"` // nats, committer, walker, reader, pruner, scrubber, restorer, clock, alarm, brake, purge or policy
 	Site  string `json:"site,omitempty"`
 	Stops bool   `json:"stops"` // work cannot proceed because of it
 	Text  string `json:"text"`
@@ -53,11 +53,14 @@ type failureJSON struct {
 	Reason   string  `json:"reason"`
 }
 
-// printJSON prints an overview, and then the running snapshots.
+// printJSON prints an overview, then the running snapshots, and then the restores.
 func (s *overview) printJSON(to func(any) error) error {
 	err := to(s.json())
 	for n := 0; n < len(s.running) && err == nil; n++ {
 		err = to(s.snapshotJSON(s.running[n]))
+	}
+	for n := 0; n < len(s.restores) && err == nil; n++ {
+		err = to(s.restores[n].json())
 	}
 	return err
 }

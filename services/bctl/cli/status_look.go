@@ -45,6 +45,7 @@ type looked struct {
 	purges   []index.PurgeState
 	waits    prune.Backlog
 	scrub    index.Scrub
+	restores []index.Restore // if all filers are shown
 }
 
 // look queries the index and NATS concurrently. The number of queries does not depend on the number
@@ -99,6 +100,7 @@ func (c *statusCommand) look(ctx context.Context, i index.Index) (*overview, err
 	group.Go(func() (err error) { l.holds, err = i.Holds(asking); return err })
 	group.Go(func() (err error) { l.purges, err = pendingPurges(asking, i); return err })
 	group.Go(func() (err error) { l.scrub, err = i.Scrub(asking); return err })
+	group.Go(func() error { return c.lookAtRestores(asking, i, &l) })
 	if c.app.cfg.Fleet() { // on one machine, policies have no effect
 		group.Go(func() error { return c.lookAhead(asking, i, &l, now) })
 	}
@@ -113,6 +115,13 @@ func (c *statusCommand) look(ctx context.Context, i index.Index) (*overview, err
 	return s, nil
 }
 
+func (c *statusCommand) lookAtRestores(ctx context.Context, i index.Index, l *looked) (err error) {
+	if c.filer == "" {
+		l.restores, err = i.Restores(ctx)
+	}
+	return err
+}
+
 // lookAhead queries what the scheduler will do.
 func (c *statusCommand) lookAhead(ctx context.Context, i index.Index, l *looked, now time.Time) (err error) {
 	if l.due, err = nextRuns(ctx, i, c.filer, now); err == nil && c.filer == "" {
@@ -125,7 +134,7 @@ func (c *statusCommand) lookAhead(ctx context.Context, i index.Index, l *looked,
 func newOverview(l *looked, now time.Time) *overview {
 	s := &overview{
 		at: now, crew: &l.crew, slots: l.slots, heardAt: l.crew.heard, silent: silentWorkers(l.crew.services), fleet: l.crew.asked,
-		cut: len(l.work) == maxWork, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{},
+		restores: sharedRestores(l.restores, now), cut: len(l.work) == maxWork, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{},
 	}
 	byID := make(map[backup.SnapshotID]*inProgress, len(l.running))
 	for n := range l.running {
@@ -147,7 +156,7 @@ func newOverview(l *looked, now time.Time) *overview {
 		}
 	}
 	cover := coverageOf(l.shards, l.policies)
-	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), alarmed(l.holds, l.shards), braked(l.stops, s.filers), purgesPending(l.purges, l.shards), lacksProofs(&l.scrub), cover.lacksPolicies())
+	s.lacks = slices.Concat(l.crew.lacks(sitesOf(l.filers)), l.crew.lacksPruner(&l.waits), alarmed(l.holds, l.shards), braked(l.stops, s.filers), purgesPending(l.purges, l.shards), lacksProofs(&l.scrub), lacksRestorers(s.restores), cover.lacksPolicies())
 	for _, p := range s.running {
 		p.still = s.standsStill(p)
 		p.full = p.BatchesSettled < p.BatchesAnnounced && l.crew.storeFull(backup.SiteName(p.Filer.Site))

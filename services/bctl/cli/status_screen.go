@@ -43,15 +43,16 @@ func (s *overview) screen(width, height int, all bool) string {
 		}
 		totals.lines = append(totals.lines, wrap(text, width)...)
 	}
+	restores := section{lines: s.restoreLines(width), least: 2, what: "line", head: 1}
 	for _, w := range s.waits() {
 		waits.lines = append(waits.lines, wrap(w.line(s.at), width)...)
 	}
 	for n := range s.failed {
 		failed.lines = append(failed.lines, "FAILED  "+s.failed[n].line(s.at))
 	}
-	sections := []*section{&missing, &totals, &waits, &failed, &table}
+	sections := []*section{&missing, &totals, &waits, &failed, &restores, &table}
 	if height > 0 {
-		allot(height-1, sections, []*section{&missing, &waits, &totals, &table, &failed})
+		allot(height-1, sections, []*section{&missing, &waits, &totals, &restores, &table, &failed})
 	}
 	lines := []string{zoned(s.at)}
 	for _, part := range sections {

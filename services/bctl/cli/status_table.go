@@ -32,6 +32,9 @@ func (s *overview) write(w io.Writer, work bool, width int) error {
 	if len(s.running) > 1 {
 		lines = append(append(lines, ""), wrap("All: "+strings.Join(s.totals(), ", "), width)...)
 	}
+	if restores := s.restoreLines(width); len(restores) > 0 {
+		lines = append(append(lines, ""), restores...)
+	}
 	for n, wait := range s.waits() {
 		if n == 0 {
 			lines = append(lines, "", "Waiting:")
