@@ -51,12 +51,7 @@ type restoreCommand struct {
 // maxConcurrency is more than any store or machine can use.
 const maxConcurrency = 1024
 
-func newRestore(a *app) *cobra.Command {
-	c := &restoreCommand{app: a}
-	cmd := &cobra.Command{
-		Use:   "restore [SNAPSHOT[:PATH]] --target DIR",
-		Short: "Restore files from a snapshot",
-		Long: `Restores into DIR, which is created if it does not exist. The contents of the
+const restoreHelp = `Restores into DIR, which is created if it does not exist. The contents of the
 directory PATH (without PATH: of the tree that was backed up) go directly into
 DIR; a file goes into DIR under its own name. Nothing outside DIR is changed. An
 existing DIR keeps its own owner, mode, times and extended attributes, unless
@@ -83,8 +78,9 @@ root and FUSE.
 
 With --fleet, the restorers of a site (bctl restorer) share the restore. DIR is
 a path on their machines. This command gives them the keys of the packs that
-they need, and waits. If it is stopped, run it again to continue.`,
-		Example: `  bctl restore latest --target /tmp/restored
+they need, and waits. If it is stopped, run it again to continue.`
+
+const restoreExamples = `  bctl restore latest --target /tmp/restored
   bctl restore 3f2a:home/alice --target /home/alice --overwrite if-changed
   bctl restore latest:etc/hosts --target .
   bctl restore latest:projects --target /srv/projects --newer 24h
@@ -93,7 +89,15 @@ they need, and waits. If it is stopped, run it again to continue.`,
   bctl restore latest --target /srv/data --instant
   bctl restore latest --filer nas1 --target /srv/new --fleet --site paris
   bctl restore --filer nas1 --target /mnt/new
-  bctl restore --all --as-of 2026-11-01 --target /mnt/new --map nas1:/home=/home`,
+  bctl restore --all --as-of 2026-11-01 --target /mnt/new --map nas1:/home=/home`
+
+func newRestore(a *app) *cobra.Command {
+	c := &restoreCommand{app: a}
+	cmd := &cobra.Command{
+		Use:   "restore [SNAPSHOT[:PATH]] --target DIR",
+		Short: "Restore files from a snapshot",
+		Long: restoreHelp,
+		Example: restoreExamples,
 		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: a.completePlace(&c.which),
 		RunE:              func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given) },
