@@ -57,6 +57,35 @@ func TestScripts(t *testing.T) {
 	}))
 }
 
+// The scripts of an NFS server work in a directory that it exports: that is $NFS$WORK, with the
+// options $OPTIONS.
+func TestNFSScripts(t *testing.T) {
+	nfs := exported(t)
+	p := params("nfs", func(e *testscript.Env) {
+		e.Setenv("BCTL_REPO", filepath.Join(e.WorkDir, "repo"))
+		nfs.set(e)
+	})
+	p.WorkdirRoot = nfs.root
+	testscript.Run(t, p)
+}
+
+// An export is a directory that an NFS server exports.
+type export struct {
+	root   string
+	server *testenv.NFSServer
+}
+
+func exported(t *testing.T) export {
+	t.Helper()
+	root := t.TempDir()
+	return export{root, testenv.Ganesha(t, root)}
+}
+
+func (x export) set(e *testscript.Env) {
+	e.Setenv("NFS", fmt.Sprintf("nfs://127.0.0.1:%d", x.server.Port))
+	e.Setenv("OPTIONS", fmt.Sprintf("mountport=%d&timeout=500ms", x.server.MountPort)) // it drops requests about what changes rapidly
+}
+
 // The scripts of a fleet have their own Postgres database and NATS server, and start services
 // themselves.
 func TestFleetScripts(t *testing.T) {
