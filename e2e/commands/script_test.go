@@ -89,7 +89,21 @@ func (x export) set(e *testscript.Env) {
 // The scripts of a fleet have their own Postgres database and NATS server, and start services
 // themselves.
 func TestFleetScripts(t *testing.T) {
-	testscript.Run(t, params("fleet", func(e *testscript.Env) {
+	testscript.Run(t, params("fleet", inFleet(t)))
+}
+
+func TestNFSFleetScripts(t *testing.T) {
+	nfs, fleet := exported(t), inFleet(t)
+	p := params("nfsfleet", func(e *testscript.Env) {
+		fleet(e)
+		nfs.set(e)
+	})
+	p.WorkdirRoot = nfs.root
+	testscript.Run(t, p)
+}
+
+func inFleet(t *testing.T) func(*testscript.Env) {
+	return func(e *testscript.Env) {
 		e.Setenv("BCTL_NATS", testenv.NATS(t).URL())
 		e.Setenv("BCTL_INDEX", testenv.Postgres(t))
 		e.Setenv("BCTL_INDEX_MAX_CONNECTIONS", "8")
@@ -99,7 +113,7 @@ func TestFleetScripts(t *testing.T) {
 		e.Setenv("BCTL_WORKER_LEASE", "3s")
 		e.Setenv("BCTL_WORKER_QUEUE_LEASE", "3s")
 		e.Setenv("BCTL_WORKER_POLL", "50ms")
-	}))
+	}
 }
 
 func params(dir string, setup func(*testscript.Env)) testscript.Params {

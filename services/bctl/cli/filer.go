@@ -134,8 +134,8 @@ apply.`,
 	return cmd
 }
 
-// shardOfFiler returns the shard that the URL of bctl filer add stands for; without a URL, it has no
-// name.
+// shardOfFiler returns the shard that the URL of bctl filer add stands for. Without a URL, it has
+// no name.
 func shardOfFiler(given []string) (s backup.Shard, err error) {
 	if len(given) < 2 {
 		return s, nil
