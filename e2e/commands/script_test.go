@@ -57,10 +57,53 @@ func TestScripts(t *testing.T) {
 	}))
 }
 
+// The scripts of an NFS server work in a directory that it exports: that is $NFS$WORK, with the
+// options $OPTIONS.
+func TestNFSScripts(t *testing.T) {
+	nfs := exported(t)
+	p := params("nfs", func(e *testscript.Env) {
+		e.Setenv("BCTL_REPO", filepath.Join(e.WorkDir, "repo"))
+		nfs.set(e)
+	})
+	p.WorkdirRoot = nfs.root
+	testscript.Run(t, p)
+}
+
+// An export is a directory that an NFS server exports.
+type export struct {
+	root   string
+	server *testenv.NFSServer
+}
+
+func exported(t *testing.T) export {
+	t.Helper()
+	root := t.TempDir()
+	return export{root, testenv.Ganesha(t, root)}
+}
+
+func (x export) set(e *testscript.Env) {
+	e.Setenv("NFS", fmt.Sprintf("nfs://127.0.0.1:%d", x.server.Port))
+	e.Setenv("OPTIONS", fmt.Sprintf("mountport=%d&timeout=500ms", x.server.MountPort)) // it drops requests about what changes rapidly
+}
+
 // The scripts of a fleet have their own Postgres database and NATS server, and start services
 // themselves.
 func TestFleetScripts(t *testing.T) {
-	testscript.Run(t, params("fleet", func(e *testscript.Env) {
+	testscript.Run(t, params("fleet", inFleet(t)))
+}
+
+func TestNFSFleetScripts(t *testing.T) {
+	nfs, fleet := exported(t), inFleet(t)
+	p := params("nfsfleet", func(e *testscript.Env) {
+		fleet(e)
+		nfs.set(e)
+	})
+	p.WorkdirRoot = nfs.root
+	testscript.Run(t, p)
+}
+
+func inFleet(t *testing.T) func(*testscript.Env) {
+	return func(e *testscript.Env) {
 		e.Setenv("BCTL_NATS", testenv.NATS(t).URL())
 		e.Setenv("BCTL_INDEX", testenv.Postgres(t))
 		e.Setenv("BCTL_INDEX_MAX_CONNECTIONS", "8")
@@ -70,7 +113,7 @@ func TestFleetScripts(t *testing.T) {
 		e.Setenv("BCTL_WORKER_LEASE", "3s")
 		e.Setenv("BCTL_WORKER_QUEUE_LEASE", "3s")
 		e.Setenv("BCTL_WORKER_POLL", "50ms")
-	}))
+	}
 }
 
 func params(dir string, setup func(*testscript.Env)) testscript.Params {

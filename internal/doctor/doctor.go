@@ -27,6 +27,7 @@
 //	machine.go        kernel, open files, memory and clock of this machine
 //	clock.go          differences between clocks
 //	source.go         a directory to be backed up
+//	nfs.go            a tree of an NFS server to be backed up
 //	local.go          an index in SQLite, and a store in a directory
 //	postgres.go       Postgres
 //	nats.go           NATS

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
@@ -11,6 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/index/pgindex"
 	"github.com/bctl/bctl/internal/installation"
 	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/source/nfs"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/s3store"
 )
@@ -25,7 +27,7 @@ type Parts struct {
 	// Role is the role to test for: everything that it needs must be allowed, and everything else
 	// refused. If it is empty, everything that any role needs must be allowed.
 	Role    installation.Role
-	Sources []string // directories to be backed up
+	Sources []string // directories and nfs:// URLs to be backed up
 
 	// Ask reaches the person who runs doctor, for a protected identity file.
 	Ask repo.Asker
@@ -74,7 +76,11 @@ func Groups(p *Parts) []Group {
 		}
 	}
 	for _, dir := range p.Sources {
-		groups = append(groups, sourceGroup(p, dir))
+		if strings.HasPrefix(dir, nfs.Scheme+"://") {
+			groups = append(groups, nfsGroup(dir))
+		} else {
+			groups = append(groups, sourceGroup(p, dir))
+		}
 	}
 	return append(groups, machineGroup(p))
 }

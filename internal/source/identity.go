@@ -14,6 +14,14 @@ import (
 // Walkers and readers trust data only if it comes from the intended tree (I13). Only the functions
 // in this file decide whether it does.
 
+// visible asks what makes a tree visible to this machine.
+func visible(url string) string {
+	if strings.HasPrefix(url, "nfs://") {
+		return "is it still exported to this machine?"
+	}
+	return "is it mounted here?"
+}
+
 // OpenRoot opens the tree at a URL. It fails with an OtherTreeError if the root is not the wanted
 // one, or if there is none although the root was seen before: another machine may still see it. A
 // zero root matches any.
@@ -24,7 +32,7 @@ func OpenRoot(ctx context.Context, s Source, url string, want backup.Root, by ba
 	case want.IsZero() || ctx.Err() != nil || IsTransient(err) || errors.Is(err, ErrExpired):
 		return nil, err
 	default:
-		return nil, &OtherTreeError{What: fmt.Sprintf("%s can no longer be opened: %v; is it mounted here?", url, err)}
+		return nil, &OtherTreeError{What: fmt.Sprintf("%s can no longer be opened: %v; %s", url, err, visible(url))}
 	}
 	if why := want.Differs(t.Root(), by); why != "" {
 		return nil, errors.Join(&OtherTreeError{

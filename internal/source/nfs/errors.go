@@ -41,6 +41,8 @@ func asError(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, fs.ErrClosed):
 		return err
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, backup.ErrOutside): // the path of a root
+		return err
 	case errors.Is(err, xdr.ErrMalformed), errors.Is(err, rpc.ErrTooLarge):
 		return fmt.Errorf("%w: %w", err, syscall.EIO)
 	}

@@ -92,7 +92,9 @@ func rootError(a *address, err error) error {
 	err = asError(err)
 	kind := backup.ErrUnavailable
 	switch {
-	case errors.Is(err, backup.ErrUnavailable), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("open %q on %s: %w; is it exported to this machine, and to this user?", a.path, a.server.Host, err)
+	case errors.Is(err, backup.ErrUnavailable), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("open %q on %s: %w", a.path, a.server.Host, err)
 	case errors.Is(err, fs.ErrNotExist):
 		kind = backup.ErrNotFound

@@ -78,7 +78,10 @@ func parsePort(text string) (uint16, error) {
 		return 0, nil
 	}
 	n, err := strconv.ParseUint(text, 10, 16)
-	return uint16(n), err
+	if err != nil {
+		return 0, fmt.Errorf("%q is not 0 to 65535", text)
+	}
+	return uint16(n), nil
 }
 
 // credentials are those of a URL, by default those of this process.
@@ -113,8 +116,8 @@ func (a *address) parseOptions(query url.Values) (err error) {
 			a.server.MountPort, err = parsePort(value)
 		case optConnections:
 			a.options.Connections, err = strconv.Atoi(value)
-			if n := a.options.Connections; err == nil && (n < 1 || n > rpc.MaxConnections) {
-				err = fmt.Errorf("%d is not 1 to %d", n, rpc.MaxConnections)
+			if n := a.options.Connections; err != nil || n < 1 || n > rpc.MaxConnections {
+				err = fmt.Errorf("%q is not 1 to %d", value, rpc.MaxConnections)
 			}
 		case optUID:
 			who.uid, err = parseID(value)
@@ -162,7 +165,10 @@ func parseDuration(value string) (time.Duration, error) {
 
 func parseID(value string) (uint32, error) {
 	n, err := strconv.ParseUint(value, 10, 32)
-	return uint32(n), err
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a number of 32 bits", value)
+	}
+	return uint32(n), nil
 }
 
 func parseIDs(value string) (ids []uint32, err error) {
@@ -177,4 +183,11 @@ func parseIDs(value string) (ids []uint32, err error) {
 		ids = append(ids, id)
 	}
 	return ids, nil
+}
+
+// Place returns the host of the server, without its port, and the path there that a URL names. The
+// error wraps backup.ErrInvalid.
+func Place(rawURL string) (host, path string, err error) {
+	a, err := parse(rawURL)
+	return a.server.Host, a.path, err
 }

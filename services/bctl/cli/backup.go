@@ -71,6 +71,7 @@ func newBackup(a *app) *cobra.Command {
 		Example: `  bctl backup /home
   bctl backup --exclude '*.o' --exclude-if-present CACHEDIR.TAG /home /etc
   bctl backup /etc/fstab
+  bctl backup nfs://vault.example/export/home
   bctl backup --one-file-system --exclude-larger-than 2GB --tag nightly /
   bctl backup --filer etc-list --files-from list /etc
   bctl backup --filer nas1 --shard /export/home
@@ -98,7 +99,7 @@ func newBackup(a *app) *cobra.Command {
 	flags.StringVar(&c.list.file, "files-from", "", "back up only the paths listed in `FILE` (-: stdin), one per line, relative to PATH; needs exactly one PATH")
 	flags.BoolVarP(&c.list.nul, "null", "0", false, "with --files-from: paths end with NUL, as find -print0 writes them")
 	c.stream.flags(cmd)
-	flags.StringVar(&c.filer, "filer", "", "back up the shards of `FILER`; with PATH: record the snapshot under this filer (default: this machine)")
+	flags.StringVar(&c.filer, "filer", "", "back up the shards of `FILER`; with PATH: record the snapshot under this filer (default: this machine, or the host of nfs://)")
 	flags.StringArrayVar(&c.shards, "shard", nil, "with --filer: only this `SHARD` (may be repeated)")
 	labelFlag(cmd, &c.labels)
 	flags.BoolVar(&c.all, "all", false, "back up all shards of all filers")

@@ -18,8 +18,6 @@ import (
 	"github.com/bctl/bctl/services/bctl/open"
 )
 
-func sourceURL(path string) string { return posix.URL(path) }
-
 // parts returns what the services in this process use (package embedded).
 func (a *app) parts(r *repository) (embedded.Options, error) {
 	key, err := r.object.ReadWorkerKey(a.cfg.WorkerKey)
@@ -213,7 +211,7 @@ func (c *backupCommand) mayBeListed(last *backup.Snapshot, t *target) error {
 // requestOf is request for one tree, and excludes the repository itself.
 func (c *backupCommand) requestOf(t *target) (backup.Snapshot, error) {
 	s := c.request()
-	if c.stream.wanted {
+	if c.stream.wanted || isNFS(t.shard.Source) { // what the repository is on the server is not known
 		return s, nil
 	}
 	root, err := posix.Path(t.shard.Source)

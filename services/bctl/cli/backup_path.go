@@ -67,6 +67,9 @@ func absolute(path string, info fs.FileInfo) (string, error) {
 
 // shardAt returns the shard of a PATH. It follows symbolic links.
 func (c *backupCommand) shardAt(path string) (s backup.Shard, err error) {
+	if isNFS(path) {
+		return nfsShard(path)
+	}
 	if path, err = config.ExpandHome(path, c.app.env); err != nil {
 		return s, err
 	}
@@ -116,13 +119,14 @@ func (c *backupCommand) ofPaths(ctx context.Context, i index.Catalog, paths []st
 	if len(shards) == 0 {
 		return nil, nil
 	}
-	filer, err := c.filerOfPaths(ctx, i, shards)
+	filers, err := c.filersOf(ctx, i, shards)
 	if err != nil {
 		return nil, err
 	}
 	var targets []target
-	for _, s := range shards {
-		shard, err := c.shardOfSource(ctx, i, &filer, s)
+	for n, s := range shards {
+		filer := &filers[n]
+		shard, err := c.shardOfSource(ctx, i, filer, s)
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
@@ -137,17 +141,46 @@ func (c *backupCommand) ofPaths(ctx context.Context, i index.Catalog, paths []st
 	return targets, nil
 }
 
-// filerOfPaths returns the filer of shards on this machine. A filer that was removed is not
-// restored, because its removal was meant to end its backups.
-func (c *backupCommand) filerOfPaths(ctx context.Context, i index.Catalog, shards []backup.Shard) (backup.Filer, error) {
-	name := c.filer
-	if name == "" {
-		host, err := os.Hostname()
+// filersOf returns the filer of each shard.
+func (c *backupCommand) filersOf(ctx context.Context, i index.Catalog, shards []backup.Shard) ([]backup.Filer, error) {
+	of := map[string][]backup.Shard{}
+	names := make([]string, len(shards))
+	for n := range shards {
+		name, err := c.filerName(shards[n].Source)
 		if err != nil {
-			return backup.Filer{}, fmt.Errorf("find this machine's name (--filer sets one): %w", err)
+			return nil, err
 		}
-		name = host
+		names[n], of[name] = name, append(of[name], shards[n])
 	}
+	filers := make([]backup.Filer, len(shards))
+	for n, name := range names {
+		var err error
+		if filers[n], err = c.filerNamed(ctx, i, name, of[name]); err != nil {
+			return nil, err
+		}
+	}
+	return filers, nil
+}
+
+// filerName returns the name of the filer of a source: the one that --filer gives, the NFS server,
+// or this machine.
+func (c *backupCommand) filerName(source string) (name string, err error) {
+	switch {
+	case c.filer != "":
+		return c.filer, nil
+	case isNFS(source):
+		name, _, err = treeAt(source)
+		return name, err
+	}
+	if name, err = os.Hostname(); err != nil {
+		return "", fmt.Errorf("find this machine's name (--filer sets one): %w", err)
+	}
+	return name, nil
+}
+
+// filerNamed returns the filer of shards, and creates it on first use. A filer that was removed is
+// not restored, because its removal was meant to end its backups.
+func (c *backupCommand) filerNamed(ctx context.Context, i index.Catalog, name string, shards []backup.Shard) (backup.Filer, error) {
 	found, err := i.ListFilers(ctx, index.FilerFilter{Name: name, Retired: true})
 	if err != nil {
 		return backup.Filer{}, err

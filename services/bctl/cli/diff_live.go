@@ -11,7 +11,6 @@ import (
 	"github.com/bctl/bctl/internal/diff"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/seal"
-	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/services/bctl/embedded"
 	"github.com/bctl/bctl/services/bctl/open"
 )
@@ -94,7 +93,7 @@ func (c *diffCommand) walkable(ctx context.Context, i index.Index, s *backup.Sna
 	case len(shards) == 0:
 		return nil, absent("shard %s of filer %s is not registered any more: name another snapshot instead of live", display(s.Shard.Name), display(s.Filer.Name))
 	}
-	if _, err := posix.Path(shards[0].Source); err != nil {
+	if _, _, err := treeAt(shards[0].Source); err != nil {
 		return nil, usage("snapshot %s is of a stream, which cannot be read again: name another snapshot instead of live", s.ID.Short())
 	}
 	return &shards[0], nil

@@ -66,7 +66,7 @@ warning).`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&c.as, "as", "", "check the permissions of `ROLE`: walker, reader, committer, pruner or operator")
-	flags.StringArrayVar(&c.sources, "source", nil, "check a `DIR` to be backed up (may be repeated)")
+	flags.StringArrayVar(&c.sources, "source", nil, "check a `DIR` or nfs:// URL to be backed up (may be repeated)")
 	flags.BoolVar(&c.strict, "strict", false, "treat warnings as failures")
 	flags.BoolVar(&c.throughput, "throughput", false, "measure the store's throughput, even if an 8 MiB object remains")
 	return cmd
@@ -78,6 +78,9 @@ func (c *doctorCommand) run(ctx context.Context) error {
 		return usage("--as %s is not walker, reader, committer, pruner or operator", c.as)
 	}
 	for n, dir := range c.sources {
+		if isNFS(dir) {
+			continue
+		}
 		absolute, err := config.ExpandHome(dir, a.env)
 		if err == nil {
 			absolute, err = filepath.Abs(absolute)

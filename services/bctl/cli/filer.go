@@ -84,10 +84,13 @@ func newFilerAdd(a *app) *cobra.Command {
 	f := &filerFlags{}
 	var ifAbsent bool
 	cmd := &cobra.Command{
-		Use:   "add NAME",
+		Use:   "add NAME [URL]",
 		Short: "Register a filer",
 		Long: `Registers a filer. Nothing on it is backed up until bctl shard add registers a
 tree. A retired filer becomes active again, with the settings given now.
+
+With URL, nfs://HOST/PATH, the tree there is registered, too: the workers read
+the NFS server, which need not be mounted.
 
 --compare names the attributes that reveal a changed file, in addition to its
 size. Omit ctime if the filer changes it for other reasons, and inode if inode
@@ -98,13 +101,18 @@ With --if-absent, a filer that is already registered is not changed and the
 command succeeds, which suits scripts. To make settings match a file, use bctl
 apply.`,
 		Example: `  bctl filer add nas1
+  bctl filer add vault nfs://vault.example/export
   bctl filer add nas2 --site vienna --label env=prod \
     --walk-tasks 8 --read-batches 16 --read-rate 200MB
   bctl filer add nas3 --compare mtime,ctime \
     --exclude '*.tmp' --exclude-if-present .nobackup
   bctl filer add nas4 --if-absent`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: args(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, given []string) error {
+			shard, err := shardOfFiler(given)
+			if err != nil {
+				return err
+			}
 			if _, err := parseLabels(f.labels); err != nil {
 				return err
 			}
@@ -112,7 +120,13 @@ apply.`,
 			if err != nil {
 				return err
 			}
-			return a.addFiler(cmd.Context(), filer, ifAbsent)
+			if shard.Name == "" {
+				return a.addFiler(cmd.Context(), filer, ifAbsent, "; add the trees to back up with bctl shard add %[1]s PATH")
+			}
+			if err := a.addFiler(cmd.Context(), filer, ifAbsent, ""); err != nil {
+				return err
+			}
+			return a.addShard(cmd.Context(), filer.Name, shard, ifAbsent)
 		},
 	}
 	f.flags(cmd)
@@ -120,7 +134,23 @@ apply.`,
 	return cmd
 }
 
-func (a *app) addFiler(ctx context.Context, filer backup.Filer, ifAbsent bool) error {
+// shardOfFiler returns the shard that the URL of bctl filer add stands for. Without a URL, it has
+// no name.
+func shardOfFiler(given []string) (s backup.Shard, err error) {
+	if len(given) < 2 {
+		return s, nil
+	}
+	if !isNFS(given[1]) {
+		return s, usage("%s is not nfs://HOST/PATH; register other trees with bctl shard add %s PATH", display(given[1]), argument(given[0]))
+	}
+	if s, err = nfsShard(given[1]); err != nil {
+		return s, wrongSetting(err)
+	}
+	return s, nil
+}
+
+// addFiler registers a filer. next is the advice that follows.
+func (a *app) addFiler(ctx context.Context, filer backup.Filer, ifAbsent bool, next string) error {
 	return a.withIndex(ctx, toWrite, func(i index.Index) error {
 		if err := checkFilerName(ctx, i, filer.Name); err != nil {
 			return err
@@ -134,7 +164,7 @@ func (a *app) addFiler(ctx context.Context, filer backup.Filer, ifAbsent bool) e
 		case err != nil:
 			return wrongSetting(err)
 		}
-		err = a.tellFiler(ctx, i, filer.Name, true, "filer %s is registered; add the trees to back up with bctl shard add %[1]s PATH\n")
+		err = a.tellFiler(ctx, i, filer.Name, true, "filer %s is registered"+next+"\n")
 		a.noteSites(ctx, i, filer.Site)
 		return err
 	})

@@ -14,7 +14,6 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/policy"
 	"github.com/bctl/bctl/internal/selection"
-	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/services/bctl/open"
 )
 
@@ -131,12 +130,12 @@ func (a *app) noteNestedOf(shards []index.ShardStatus, policies []backup.Policy,
 
 // nested describes how the tree of inner is also backed up with that of outer; "" if it is not.
 func nested(inner, outer *index.ShardStatus, policies []backup.Policy) string {
-	in, err := posix.Path(inner.Source)
+	on, in, err := treeAt(inner.Source)
 	if err != nil {
 		return ""
 	}
-	out, err := posix.Path(outer.Source)
-	if err != nil {
+	server, out, err := treeAt(outer.Source)
+	if err != nil || server != on {
 		return ""
 	}
 	if in == out {

@@ -25,7 +25,6 @@ import (
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/prune"
-	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/tty"
 	"github.com/bctl/bctl/services/bctl/embedded"
@@ -296,7 +295,7 @@ func (c *purgeCommand) pathsIn(s *index.ShardStatus) (paths []string) {
 		return nil
 	}
 	paths = append(paths, path)
-	root, err := posix.Path(s.Source)
+	_, root, err := treeAt(s.Source)
 	if err != nil {
 		root = s.Name
 	}

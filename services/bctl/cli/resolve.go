@@ -14,7 +14,6 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/browse"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/source/posix"
 )
 
 // A which restricts the snapshots to which a command applies.
@@ -289,10 +288,10 @@ func noPath(s *backup.Snapshot, given string, err error) error {
 	return absent("no %q in snapshot %s (bctl ls %[2]s lists what it has)", given, s.ID.Short())
 }
 
-// rootOf returns the path from which workers read a snapshot.
+// rootOf returns the path from which workers read a snapshot, on their machine or the NFS server.
 func rootOf(s *backup.Snapshot) string {
 	source, _, _ := strings.Cut(sourceOf(s), "?")
-	root, err := posix.Path(source)
+	_, root, err := treeAt(source)
 	if err != nil {
 		return s.Shard.Name
 	}

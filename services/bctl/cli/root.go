@@ -12,7 +12,8 @@
 //
 // Flags and arguments
 //
-//	exclusions.go, files_from.go, keep.go, labels.go, numbers.go, once.go, times.go, resolve.go
+//	exclusions.go, files_from.go, keep.go, labels.go, numbers.go, once.go, times.go, resolve.go,
+//	source.go
 //
 // Output
 //

@@ -6,15 +6,12 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/source"
-	"github.com/bctl/bctl/internal/source/posix"
-	"github.com/bctl/bctl/internal/source/stdin"
 )
 
 func newShard(a *app) *cobra.Command {
@@ -61,23 +58,6 @@ func (f *shardFlags) apply(cmd *cobra.Command, shard backup.Shard) (_ backup.Sha
 	return shard, err
 }
 
-// parseSource parses a URL, or an absolute path that stands for one.
-func parseSource(text string) (string, error) {
-	if filepath.IsAbs(text) {
-		return sourceURL(filepath.Clean(text)), nil
-	}
-	if stdin.IsURL(text) {
-		return text, nil // as bctl export prints it
-	}
-	if !strings.Contains(text, "://") {
-		return "", fmt.Errorf("source %q is not an absolute path: %w", text, backup.ErrInvalid)
-	}
-	if _, err := posix.Path(text); err != nil {
-		return "", err
-	}
-	return text, nil
-}
-
 func newShardAdd(a *app) *cobra.Command {
 	f := &shardFlags{}
 	cmd := &cobra.Command{
@@ -88,36 +68,52 @@ With --source, NAME is free, and a later change of the path does not cause files
 to be read again. A retired shard becomes active again, with the settings given
 now.
 
+The source can also be nfs://HOST/PATH: workers then read the NFS server, which
+need not be mounted. As NAME, such a URL stands for its path and is the source.
+
 If the filer makes its own snapshots, --snapshots names them, relative to the
 source. Each backup reads the newest one, so the tree does not change during the
 backup. Paths remain those of the tree.`,
 		Example: `  bctl shard add nas1 /export/home
   bctl shard add nas1 home --source /mnt/nas1/home --exclude /lost+found
+  bctl shard add vault nfs://vault.example/export/home
   bctl shard add nas1 /export/db --snapshots '.snapshot/hourly.*'
   bctl shard add tank /tank/data --snapshots '.zfs/snapshot/auto-*'`,
 		Args:              args(cobra.ExactArgs(2)),
 		ValidArgsFunction: a.completeArgs(a.filerNames),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			shard := backup.Shard{Name: given[1]}
-			if filepath.IsAbs(shard.Name) {
-				shard.Name = filepath.Clean(shard.Name)
-				shard.Source = sourceURL(shard.Name)
-			}
-			shard, err := f.apply(cmd, shard)
+			shard, err := namedShard(given[1])
 			if err != nil {
+				return wrongSetting(err)
+			}
+			if shard, err = f.apply(cmd, shard); err != nil {
 				return err
 			}
 			if shard.Source == "" {
 				return usage("shard %s is not an absolute path; give its location with --source PATH", display(shard.Name))
 			}
-			return a.addShard(cmd.Context(), given[0], shard)
+			return a.addShard(cmd.Context(), given[0], shard, false)
 		},
 	}
 	f.flags(cmd)
 	return cmd
 }
 
-func (a *app) addShard(ctx context.Context, filer string, shard backup.Shard) error {
+// namedShard returns the shard that the NAME of bctl shard add stands for. It has no source if
+// that has to be given.
+func namedShard(name string) (backup.Shard, error) {
+	switch {
+	case isNFS(name):
+		return nfsShard(name)
+	case filepath.IsAbs(name):
+		name = filepath.Clean(name)
+		return backup.Shard{Name: name, Source: sourceURL(name)}, nil
+	}
+	return backup.Shard{Name: name}, nil
+}
+
+// addShard registers a shard. With ifAbsent, one that is registered is not changed.
+func (a *app) addShard(ctx context.Context, filer string, shard backup.Shard, ifAbsent bool) error {
 	return a.withIndex(ctx, toWrite, func(i index.Index) error {
 		f, err := findFiler(ctx, i, filer)
 		if err != nil {
@@ -133,6 +129,8 @@ func (a *app) addShard(ctx context.Context, filer string, shard backup.Shard) er
 		}
 		_, err = i.AddShard(ctx, shard)
 		switch {
+		case errors.Is(err, backup.ErrExists) && ifAbsent:
+			return a.tellShard(ctx, i, filer, shard.Name, false, "shard %s is already registered; it was not changed (change it with bctl shard set %[2]s %[1]s)\n")
 		case errors.Is(err, backup.ErrExists):
 			return present("shard %s of filer %s is already registered (change it with bctl shard set %[2]s %[1]s)", argument(shard.Name), argument(filer))
 		case err != nil:

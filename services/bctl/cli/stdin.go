@@ -51,11 +51,15 @@ func (c *backupCommand) checkStream(paths []string) error {
 
 // ofStream returns the shard for the standard input, and creates it on first use.
 func (c *backupCommand) ofStream(ctx context.Context, i index.Catalog) ([]target, error) {
-	filer, err := c.filerOfPaths(ctx, i, nil)
+	url := stdin.URL(c.stream.name)
+	name, err := c.filerName(url)
 	if err != nil {
 		return nil, err
 	}
-	url := stdin.URL(c.stream.name)
+	filer, err := c.filerNamed(ctx, i, name, nil)
+	if err != nil {
+		return nil, err
+	}
 	shard, err := c.shardOfSource(ctx, i, &filer, backup.Shard{Name: url, Source: url})
 	return []target{{filer: filer.Name, shard: shard}}, err
 }
@@ -65,7 +69,7 @@ func (c *backupCommand) spool(ctx context.Context, o *embedded.Options, shard ba
 	in := &countedReader{in: c.stream.in}
 	stop := c.app.animate(func() string { return fmt.Sprintf("reading standard input: %s", size(in.bytes.Load())) })
 	defer stop()
-	s, release, err := embedded.Spool(ctx, o.LockDir, shard, open.Source(c.app.cfg), c.stream.name, in)
+	s, release, err := embedded.Spool(ctx, o.LockDir, shard, open.LocalSource(c.app.cfg), c.stream.name, in)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
-	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/dirstore"
 	"github.com/bctl/bctl/internal/store/s3store"
@@ -99,11 +98,6 @@ func ServiceStore(ctx context.Context, c *config.Config, create bool, log *slog.
 		return nil, fmt.Errorf("%w: there is no store in %s", backup.ErrNoRepository, path)
 	}
 	return s, err
-}
-
-// Source opens the file systems of this machine.
-func Source(c *config.Config) *posix.Source {
-	return posix.New(posix.Options{Grain: c.Worker.Grain, Skew: c.Worker.Skew})
 }
 
 func s3Options(c *config.Config, log *slog.Logger, onRetry func(*store.Error)) (s3store.Options, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
@@ -62,7 +63,11 @@ func unseenReason(snap *backup.Snapshot, u *flow.Unseen) string {
 	if u.Workers == 1 {
 		who = fmt.Sprintf("the only %s of site %s that is ready does not see it", u.Role, u.Site)
 	}
-	reason := fmt.Sprintf("cannot %s %s: %s: mount it there, and back it up again", verb, snap.Source, who)
+	advice := "mount it there"
+	if strings.HasPrefix(snap.Source, "nfs://") {
+		advice = "export it to there"
+	}
+	reason := fmt.Sprintf("cannot %s %s: %s: %s, and back it up again", verb, snap.Source, who, advice)
 	if u.Why != "" {
 		reason += fmt.Sprintf(" (%s)", u.Why)
 	}
