@@ -1,7 +1,7 @@
 // Package filetype classifies files by their first bytes, as backup.Class. It need not name the
 // type of a file: what matters is that the content of an encrypted file is Opaque, and that of
-// nearly all others is not. So compressed and other dense formats must be in its tables, and so must
-// encrypted ones that begin with text or zeros.
+// nearly all others is not. So compressed and other dense formats must be in its tables, and so
+// must encrypted ones that begin with text or zeros.
 package filetype
 
 import (
