@@ -7,9 +7,9 @@ type Class uint8
 // The classes of content. An encrypted file is Opaque; before, it was mostly Typed or Plain.
 const (
 	Unclassified Class = iota // an older version read the file, or it was not read
-	Typed                     // it begins like a known type of file, or with text
+	Typed                     // it begins like a known type that is not encrypted, or with text
 	Plain                     // it begins like no known type, and not like random data
-	Opaque                    // it begins like random data, without a known type
+	Opaque                    // it begins like random data, or like a known type that is encrypted
 )
 
 // An Earlier says what the last snapshot has in place of a file that is to be read. A walker tells

@@ -1,7 +1,7 @@
 // Package filetype classifies files by their first bytes, as backup.Class. It need not name the
 // type of a file: what matters is that the content of an encrypted file is Opaque, and that of
-// nearly all others is not. So compressed and other dense formats must be in its table, and types
-// of encrypted files must not.
+// nearly all others is not. So compressed and other dense formats must be in its tables, and so
+// must encrypted ones that begin with text or zeros.
 package filetype
 
 import (
@@ -27,11 +27,14 @@ const (
 
 // Classify returns the class of a file that begins with head.
 func Classify(head []byte) backup.Class {
-	head = head[:min(len(head), HeadBytes)]
-	switch {
-	case len(head) == 0:
+	if len(head) == 0 {
 		return backup.Plain
-	case isText(head[:min(len(head), textBytes)]), isKnown(head):
+	}
+	if class := known(head); class != backup.Unclassified {
+		return class
+	}
+	switch {
+	case isText(head[:min(len(head), textBytes)]):
 		return backup.Typed
 	case isRandom(head):
 		return backup.Opaque
@@ -75,18 +78,17 @@ func isUTF8(data []byte) bool {
 // isSpace reports whether a control character occurs in text.
 func isSpace(b byte) bool { return '\b' <= b && b <= '\r' || b == 0x1b }
 
-func isKnown(head []byte) bool {
-	for _, magic := range byFirst[head[0]] {
-		if len(head) >= len(magic) && string(head[:len(magic)]) == magic {
-			return true
+// known returns Typed or Opaque if the file has a known type, and otherwise Unclassified.
+func known(head []byte) backup.Class {
+	for _, m := range byFirst[head[0]] {
+		if len(head) >= len(m.magic) && string(head[:len(m.magic)]) == m.magic {
+			return m.class
 		}
 	}
-	for _, m := range inside {
-		if len(head) >= m.offset+len(m.magic) && string(head[m.offset:][:len(m.magic)]) == m.magic {
-			return true
-		}
+	if hasInside(head) || isTransportStream(head) {
+		return backup.Typed
 	}
-	return isTransportStream(head)
+	return backup.Unclassified
 }
 
 // isTransportStream reports whether head begins with three packets of an MPEG transport stream.
@@ -101,16 +103,19 @@ func isRandom(head []byte) bool {
 		return false
 	}
 	head = head[:randomBytes]
-	most := randomBytes * (randomBytes - 1) / 2 / randomPairs
+	left := randomBytes * (randomBytes - 1) / 2 / randomPairs
 	var seen [256]uint8
 	for _, b := range head {
-		if most -= int(seen[b]); most <= 0 {
+		n := seen[b]
+		if left -= int(n); left <= 0 {
 			return false
 		}
-		seen[b]++
+		seen[b] = n + 1
 	}
-	return !bytes.Contains(head, zeros)
+	return seen[0] < zeroRun || !bytes.Contains(head, zeros[:])
 }
 
-// Random data of this length has a run of zeros like this in one of 2^46 cases. Formats have it.
-var zeros = make([]byte, 7)
+// Random data has a run of zeros of this length in one of 2^48 cases. Formats have it.
+const zeroRun = 7
+
+var zeros [zeroRun]byte

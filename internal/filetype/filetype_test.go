@@ -22,6 +22,10 @@ func random(seed uint64, n int) []byte {
 	return data
 }
 
+// ageHead is how an age file begins: its header is text of 200 bytes.
+const ageHead = "age-encryption.org/v1\n-> X25519 TEiF0ypqr+bpvcqXNyCVJpL7OuwPdVwPL7KQEbFDOCc\n" +
+	"EmECAEcKN+n/Vs9SbWiV+Hu0r+E8R77DdWYyd83nw7U\n--- Vn+54jqiiUCE+WZcEVY3f1sqHjlu/z1LCQ/T7Xm7qI0\n"
+
 func TestClassify(t *testing.T) {
 	text := []byte(strings.Repeat("The quick brown fox jumps over the lazy dog. Ångström!\r\n", 40))
 	squeeze := func(to func(io.Writer) io.WriteCloser) []byte {
@@ -59,7 +63,14 @@ func TestClassify(t *testing.T) {
 		"short and random": {random(5, randomBytes), backup.Opaque},
 		"too short":        {random(6, randomBytes-1), backup.Plain},
 		"openssl":          {append([]byte("Salted__"), random(7, 2000)...), backup.Opaque},
-		"age":              {append([]byte("age-encryption.org/v1\n-> X25519 "), random(8, 2000)...), backup.Opaque},
+		"age":              {[]byte(ageHead), backup.Opaque},
+		"age in text":      {[]byte("-----BEGIN AGE ENCRYPTED FILE-----\n" + ageHead), backup.Opaque},
+		"OpenPGP in text":  {[]byte("-----BEGIN PGP MESSAGE-----\n\n" + ageHead), backup.Opaque},
+		"LUKS":             {append([]byte("LUKS\xba\xbe\x00\x01"), make([]byte, 2000)...), backup.Opaque},
+		"one byte":         {[]byte{0xfe}, backup.Plain},
+		"equal bytes":      {bytes.Repeat([]byte{0xfe}, 2000), backup.Plain},
+		"a late text":      {append(random(12, randomBytes/2), text...), backup.Plain},
+		"a run of zeros":   {append(append(random(13, 100), make([]byte, zeroRun)...), random(14, 2000)...), backup.Plain},
 		"a note before":    {append([]byte("LOCKED BY EVIL\x00\x01"), random(9, 2000)...), backup.Opaque},
 	} {
 		if got := Classify(c.head); got != c.want {

@@ -1,7 +1,15 @@
 package filetype
 
-// The beginnings of known types. Formats that are encrypted (OpenSSL, age, LUKS, OpenPGP) are left
-// out on purpose: a file that becomes one of these counts like any encrypted file.
+import "github.com/bctl/bctl/internal/backup"
+
+// The beginnings of formats that are encrypted. Some begin with text or with zeros, and would
+// otherwise not be Opaque. Binary messages of OpenPGP look random.
+var encrypted = []string{
+	"Salted__", "U2FsdGVkX1", "age-encryption.org/", "-----BEGIN AGE ENCRYPTED FILE-----", "-----BEGIN PGP MESSAGE-----", "$ANSIBLE_VAULT;",
+	"LUKS\xba\xbe",
+}
+
+// The beginnings of other known types.
 var magics = []string{
 	// Programs and libraries.
 	"\x7fELF", "MZ", "\xca\xfe\xba\xbe", "\xcf\xfa\xed\xfe", "\xce\xfa\xed\xfe", "\x00asm", "dex\n", "!<arch>\n", "BC\xc0\xde",
@@ -26,20 +34,34 @@ var magics = []string{
 	"QFI\xfb", "KDMV", "vhdxfile", "conectix", "<<< ", "PACK", "\xfftOc", "DIRC", "MIDX",
 }
 
-// A magic that does not begin the file.
-type magicInside struct {
-	offset int
-	magic  string
+// hasInside reports whether head has a magic that does not begin the file.
+func hasInside(head []byte) bool {
+	if len(head) < 8 {
+		return false
+	}
+	switch string(head[4:8]) {
+	case "ftyp", "moov", "mdat", "free", "skip", "wide", "Stan": // "Standard Jet DB", "Standard ACE DB"
+		return true
+	}
+	return string(head[2:5]) == "-lh" || hasAt(head, 128, "DICM") || hasAt(head, 257, "ustar")
 }
 
-var inside = []magicInside{
-	{4, "ftyp"}, {4, "moov"}, {4, "mdat"}, {4, "free"}, {4, "skip"}, {4, "wide"}, {257, "ustar"}, {2, "-lh"}, {4, "Standard "}, {128, "DICM"},
+func hasAt(head []byte, offset int, magic string) bool {
+	return len(head) >= offset+len(magic) && string(head[offset:][:len(magic)]) == magic
 }
 
-// byFirst has the magics by their first bytes.
-var byFirst = func() (table [256][]string) {
-	for _, m := range magics {
-		table[m[0]] = append(table[m[0]], m)
+// A format is a known type.
+type format struct {
+	magic string
+	class backup.Class
+}
+
+// byFirst has the formats by their first bytes.
+var byFirst = func() (table [256][]format) {
+	for class, list := range map[backup.Class][]string{backup.Typed: magics, backup.Opaque: encrypted} {
+		for _, m := range list {
+			table[m[0]] = append(table[m[0]], format{m, class})
+		}
 	}
 	return table
 }()

@@ -22,26 +22,10 @@ type Gone struct {
 // matters. There, a gone file without a class stands for nothing. Rename returns the gone files
 // that are still left.
 func Rename(entries []backup.Entry, gone []Gone) []Gone {
-	r := renames{gone: slices.Clone(gone), byInode: make(map[uint64]int, len(gone)), byName: make(map[string]int, len(gone))}
-	for i := range gone {
-		r.byInode[gone[i].Inode] = i
-		for name, ok := gone[i].Name, true; ok; name, ok = withoutEnding(name) {
-			if _, taken := r.byName[name]; !taken {
-				r.byName[name] = i
-			}
-		}
-	}
-	var rest []*backup.Entry
-	for i := range entries {
-		e := &entries[i]
-		if earlier, _ := e.Flags.Earlier(); e.Flags&backup.Wanted == 0 || earlier != backup.NoneEarlier {
-			continue
-		}
-		if was, ok := r.find(e); ok {
-			e.Flags = e.Flags.WithEarlier(backup.OtherName, was)
-			continue
-		}
-		rest = append(rest, e)
+	r := renames{gone: slices.Clone(gone)}
+	rest := r.byInode(entries)
+	if len(rest) > 0 {
+		rest = r.byName(rest)
 	}
 	left := slices.DeleteFunc(r.gone, func(g Gone) bool { return g.Name == "" })
 	slices.SortStableFunc(left, func(a, b Gone) int { return cmp.Compare(order(a.Class), order(b.Class)) })
@@ -58,27 +42,62 @@ func Rename(entries []backup.Entry, gone []Gone) []Gone {
 func order(c backup.Class) backup.Class { return c - 1 }
 
 type renames struct {
-	gone    []Gone // an empty name: it was found
-	byInode map[uint64]int
-	byName  map[string]int // and by the name without its endings
+	gone []Gone // an empty name: it was found
 }
 
-// find returns the class of the gone file that has become e.
-func (r *renames) find(e *backup.Entry) (backup.Class, bool) {
-	if i, ok := r.byInode[e.Inode]; ok && e.Inode != 0 && r.gone[i].Name != "" {
-		return r.take(i), true
+// byInode finds gone files that have become entries with their inodes. It returns the other new
+// entries.
+func (r *renames) byInode(entries []backup.Entry) (rest []*backup.Entry) {
+	inodes := make(map[uint64]int, len(r.gone))
+	for i := range r.gone {
+		inodes[r.gone[i].Inode] = i
 	}
-	for name, ok := e.Name, true; ok; name, ok = withoutEnding(name) {
-		if i, known := r.byName[name]; known && r.gone[i].Name != "" {
-			return r.take(i), true
+	for i := range entries {
+		e := &entries[i]
+		if earlier, _ := e.Flags.Earlier(); e.Flags&backup.Wanted == 0 || earlier != backup.NoneEarlier {
+			continue
+		}
+		if i, ok := inodes[e.Inode]; !ok || e.Inode == 0 || !r.take(i, e) {
+			rest = append(rest, e)
 		}
 	}
-	return backup.Unclassified, false
+	return rest
 }
 
-func (r *renames) take(i int) backup.Class {
+// byName does the same by names without some of their endings.
+func (r *renames) byName(entries []*backup.Entry) (rest []*backup.Entry) {
+	names := make(map[string]int, len(r.gone))
+	for i := range r.gone {
+		for name, ok := r.gone[i].Name, r.gone[i].Name != ""; ok; name, ok = withoutEnding(name) {
+			if _, taken := names[name]; !taken {
+				names[name] = i
+			}
+		}
+	}
+	find := func(e *backup.Entry) bool {
+		for name, ok := e.Name, true; ok; name, ok = withoutEnding(name) {
+			if i, known := names[name]; known && r.take(i, e) {
+				return true
+			}
+		}
+		return false
+	}
+	for _, e := range entries {
+		if !find(e) {
+			rest = append(rest, e)
+		}
+	}
+	return rest
+}
+
+// take lets an entry take the place of a gone file. It reports false if another has taken it.
+func (r *renames) take(i int, e *backup.Entry) bool {
+	if r.gone[i].Name == "" {
+		return false
+	}
+	e.Flags = e.Flags.WithEarlier(backup.OtherName, r.gone[i].Class)
 	r.gone[i].Name = ""
-	return r.gone[i].Class
+	return true
 }
 
 // withoutEnding returns the name without what follows its last dot, unless nothing would be left.

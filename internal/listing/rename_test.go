@@ -54,6 +54,7 @@ func TestRename(t *testing.T) {
 		left    int
 	}{
 		"by inode":         {[]backup.Entry{wanted("x", 5)}, []Gone{{"a", 4, backup.Plain}, {"b", 5, backup.Typed}}, []want{{backup.OtherName, backup.Typed}}, 1},
+		"inodes first":     {[]backup.Entry{wanted("a.x", 1), wanted("b", 2)}, []Gone{{"a.doc", 2, backup.Typed}, {"a.c", 3, backup.Plain}}, []want{{backup.OtherName, backup.Plain}, {backup.OtherName, backup.Typed}}, 0},
 		"no inode":         {[]backup.Entry{wanted("x", 0)}, []Gone{{"a", 0, backup.Unclassified}}, []want{{backup.NoneEarlier, 0}}, 1},
 		"another ending":   {[]backup.Entry{wanted("a.doc.x", 1)}, []Gone{{"a.doc", 2, backup.Unclassified}}, []want{{backup.OtherName, backup.Unclassified}}, 0},
 		"instead of it":    {[]backup.Entry{wanted("a.x", 1)}, []Gone{{"a.doc", 2, backup.Typed}}, []want{{backup.OtherName, backup.Typed}}, 0},

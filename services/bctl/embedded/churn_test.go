@@ -2,7 +2,6 @@ package embedded_test
 
 import (
 	"bytes"
-	"compress/gzip"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -27,8 +26,10 @@ type office struct {
 
 const officeFiles = 2000
 
-func newOffice(t *testing.T) *office {
-	o := &office{machine: newMachine(t), random: rand.NewChaCha8([32]byte{1})}
+func newOffice(t *testing.T) *office { return newOfficeOf(t, 1) }
+
+func newOfficeOf(t *testing.T, seed byte) *office {
+	o := &office{machine: newMachine(t), random: rand.NewChaCha8([32]byte{seed})}
 	for i := range officeFiles {
 		o.put(fmt.Sprintf("home/user%d/docs%d/file%d%s", i%7, i%31, i, endings[i%len(endings)]), o.content(i))
 	}
@@ -182,80 +183,6 @@ func TestSlowEncryptionRaisesAnAlarm(t *testing.T) {
 		}
 		if day > 10 {
 			t.Fatalf("no alarm: %+v", s)
-		}
-	}
-}
-
-// What people and programs do in thirty days raises no alarm.
-func TestNormalDaysRaiseNoAlarm(t *testing.T) {
-	o := newOffice(t)
-	for i := range 40 {
-		o.put(fmt.Sprintf("var/log/app%d.log", i), o.content(0))
-	}
-	o.day()
-	for day := range 30 {
-		o.next = day
-		o.normal(day)
-		if s := o.day(); s.Alarm != "" {
-			t.Fatalf("day %d: %s", day, s.Alarm)
-		} else if s.ChurnScore > 600 {
-			t.Errorf("day %d: score %d", day, s.ChurnScore)
-		}
-	}
-}
-
-func (o *office) normal(day int) {
-	o.Helper()
-	// Photographs, and containers that are encrypted from the beginning.
-	for i := range 60 {
-		o.put(fmt.Sprintf("home/user1/photos/%d/img%d.jpg", day, i), o.content(1))
-	}
-	o.put(fmt.Sprintf("home/user2/vault%d.xyz", day), o.content(5))
-	// Each log is compressed, and begun again.
-	for i := range 40 {
-		log := filepath.Join(o.tree, fmt.Sprintf("var/log/app%d.log", i))
-		data, err := os.ReadFile(log)
-		o.must(err)
-		var b bytes.Buffer
-		w := gzip.NewWriter(&b)
-		_, err = w.Write(data)
-		o.must(errors.Join(err, w.Close()))
-		o.must(os.Remove(log))
-		o.put(fmt.Sprintf("var/log/app%d.log.%d.gz", i, day), b.Bytes())
-		o.put(fmt.Sprintf("var/log/app%d.log", i), o.content(0))
-	}
-	// A release replaces programs and libraries.
-	o.must(os.RemoveAll(filepath.Join(o.tree, "opt")))
-	for i := range 500 {
-		o.put(fmt.Sprintf("opt/app/%d/lib%d-%d.so", i%20, i, day), append([]byte("\x7fELF\x02\x01\x01"), o.content(5)...))
-	}
-	// Databases, containers and media are written in place; somebody encrypts a document.
-	for i, path := range o.files() {
-		switch filepath.Ext(path) {
-		case ".db", ".jpg":
-			if i%5 == day%5 {
-				o.must(os.WriteFile(path, o.content(map[string]int{".db": 3, ".jpg": 1}[filepath.Ext(path)]), 0o600))
-			}
-		case ".txt":
-			if i == day*20 {
-				o.put(strings.TrimPrefix(path, o.tree)+".gpg", o.content(5))
-				o.must(os.Remove(path))
-			}
-		}
-	}
-	for i := 5; i < officeFiles; i += len(endings) * 3 {
-		o.put(fmt.Sprintf("home/user%d/docs%d/file%d.xyz", i%7, i%31, i), o.content(5))
-	}
-	// Files and directories get other names.
-	for i := range 7 {
-		from, to := filepath.Join(o.tree, fmt.Sprintf("home/user%d/docs%d", i, day)), filepath.Join(o.tree, fmt.Sprintf("home/user%d/archive%d", i, day))
-		if err := os.Rename(from, to); err != nil && !os.IsNotExist(err) {
-			o.must(err)
-		}
-	}
-	for i, path := range o.files() {
-		if i%9 == day%9 && strings.HasSuffix(path, ".docx") {
-			o.must(os.Rename(path, strings.TrimSuffix(path, ".docx")+fmt.Sprintf("-v%d.docx", day)))
 		}
 	}
 }

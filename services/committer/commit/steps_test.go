@@ -58,6 +58,10 @@ func (x *stepIndex) ClaimCommit(ctx context.Context, id backup.SnapshotID, holde
 	return mine, err
 }
 
+func (x *stepIndex) SetChurn(ctx context.Context, id backup.SnapshotID, score int64, alarm string) error {
+	return x.step("set churn", func() error { return x.Index.SetChurn(ctx, id, score, alarm) })
+}
+
 func (x *stepIndex) Commit(ctx context.Context, id backup.SnapshotID, segment backup.Segment, pages backup.PageSet, now time.Time) error {
 	return x.step("commit", func() error { return x.Index.Commit(ctx, id, segment, pages, now) })
 }
