@@ -94,10 +94,10 @@ const restoreExamples = `  bctl restore latest --target /tmp/restored
 func newRestore(a *app) *cobra.Command {
 	c := &restoreCommand{app: a}
 	cmd := &cobra.Command{
-		Use:   "restore [SNAPSHOT[:PATH]] --target DIR",
-		Short: "Restore files from a snapshot",
-		Long: restoreHelp,
-		Example: restoreExamples,
+		Use:               "restore [SNAPSHOT[:PATH]] --target DIR",
+		Short:             "Restore files from a snapshot",
+		Long:              restoreHelp,
+		Example:           restoreExamples,
 		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: a.completePlace(&c.which),
 		RunE:              func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given) },
