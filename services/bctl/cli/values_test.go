@@ -286,7 +286,7 @@ func TestUnknownFilersAreErrors(t *testing.T) {
 		if cmd.Name() == "restore" {
 			args = append(args, "--target", filepath.Join(t.TempDir(), "target"))
 		}
-		if cmd.Name() == "mark-bad" || cmd.CommandPath() == "bctl hold add" {
+		if cmd.Name() == "mark-bad" || cmd.CommandPath() == "bctl churn ack" || cmd.CommandPath() == "bctl hold add" {
 			args = append(args, "--reason", "because")
 		}
 		if cmd.Name() == "purge" {
