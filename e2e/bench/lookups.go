@@ -168,5 +168,6 @@ func nameBytes(ctx context.Context, file string) (size int64, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	return size, db.QueryRowContext(ctx, "SELECT sum(length(block)) FROM name_blocks").Scan(&size)
+	err = db.QueryRowContext(ctx, "SELECT sum(length(block)) FROM name_blocks").Scan(&size)
+	return size, err
 }
