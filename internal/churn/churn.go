@@ -1,6 +1,6 @@
 // Package churn decides whether the changes of a snapshot look as if somebody encrypted the files.
-// It compares the number of files that became opaque (backup.Opaque) with the number of files, and
-// with the past of the shard.
+// It compares the number of files that became opaque (backup.Opaque) with the number of all files,
+// and with what was usual in the shard before (decision 63).
 //
 // # Files
 //

@@ -1,7 +1,7 @@
-// Package filetype classifies files by their first bytes, as backup.Class. It need not name the
-// type of a file: what matters is that the content of an encrypted file is Opaque, and that of
-// nearly all others is not. So compressed and other dense formats must be in its tables, and so
-// must encrypted ones that begin with text or zeros.
+// Package filetype classifies files by their first bytes, as backup.Class. It does not find out the
+// type of a file: it matters only that an encrypted file is Opaque, and that nearly all others are
+// not. So the tables need compressed and other dense formats, which would look random. They also
+// need encrypted formats that begin with text or zeros, which would not.
 package filetype
 
 import (

@@ -1,5 +1,5 @@
 // Package parquetfile writes tables to files in the format Apache Parquet, for tools such as
-// DuckDB.
+// DuckDB. A file appears at its path when it is complete, and replaces only a regular file.
 package parquetfile
 
 import (

@@ -6,12 +6,12 @@
 //	destination.go  marks, syncs and finishes the target itself
 //	space.go        refuses what an empty target has no room for
 //	amount.go       measures what is selected
-//	part.go         restores one of several parts
+//	part.go         restores one task of a shared restore
 //	plan.go         reads pages of the index in walk order: directories and files
 //	flaws.go        reports entries that the snapshot does not hold as the file server had them
 //	bundle.go       collects files in bundles of bounded size, and fetches their chunks
 //	directory.go    creates a directory, and finishes it after all work below it
-//	lettercase.go   refuses names that the target takes for the same
+//	lettercase.go   refuses names that a target which ignores case takes for the same
 //	existing.go     compares a file with what exists: create, replace or keep
 //	inplace.go      finds what differs in a file that is updated in place
 //	times.go        compares times that the target may store in whole seconds
@@ -41,12 +41,12 @@
 //     whole shard is restored, its pages are compared with those that the snapshot was committed
 //     with (I12).
 //
-// A full or read-only target, an index or store that does not answer, a wrong key, and a canceled
-// context end the restore with an error. An attribute that cannot be set never ends it.
+// These end the restore with an error: a full or read-only target, an index or store that does not
+// answer, a wrong key, and a canceled context. An attribute that cannot be set never does.
 //
 // At the end, a restore waits until the file systems that it wrote to have their data on disk. The
-// kernel writes data after it has reported success, so an error of a disk that is full, over quota
-// or defective may appear only then. If a file system fails, the restore returns a SyncError.
+// kernel writes data after it has reported success, so an error of a disk that is defective, full
+// or over quota may appear only then. If a file system fails, the restore returns a SyncError.
 //
 // # State after an interruption
 //

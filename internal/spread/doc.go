@@ -1,5 +1,5 @@
-// Package spread is a restore that several restorers share (decision 65): what the operator's
-// process does, and what both sides store in the index.
+// Package spread is a restore that several restorers share (decision 65). It has what the
+// operator's process does, and what that process and the restorers store in the index.
 //
 //	request.go  what is to be restored, and the result of a task
 //	plan.go     cuts the directory into tasks
@@ -10,8 +10,8 @@
 // message can be lost, and any process may die.
 //
 //	dies                 what follows
-//	a restorer           the lease of its task ends, and another restorer restores the part again.
-//	                     What is finished is kept, as by an ordinary restore that is repeated
+//	a restorer           the lease of its task ends, and another restorer does the task again. What
+//	                     is finished is kept, as when an ordinary restore is run again
 //	the operator's       restorers finish the tasks that they have keys for, and then wait. The same
 //	process              command continues
 //	Postgres             restorers stop before their leases end, and try again

@@ -1,9 +1,9 @@
 // Package xdr encodes and decodes External Data Representation (RFC 4506), as ONC RPC uses it:
 // every item is big-endian and padded to four bytes.
 //
-// A Decoder trusts nothing. It never allocates and never reads past the message: a length is
-// compared with the caller's limit and with the bytes that are left. The first error stays, and
-// every later item is zero, so a caller decodes a whole structure and then looks at Err once.
+// A Decoder trusts nothing. It never allocates, and never reads past the message: a length is
+// compared with the caller's limit and with the bytes that are left. After the first error, every
+// item is zero. So a caller decodes a whole structure, and then looks at Err once.
 package xdr
 
 import (

@@ -4,15 +4,15 @@
 // protocol is in package nfs3.
 //
 // A URL is nfs://host[:port]/path?option=value&…, with the path as the server has it. Without a
-// port, the port mapper of the server is asked. The options:
+// port, the source asks the port mapper of the server. The options:
 //
 //	mountport=N          the port of the mount protocol; otherwise the port mapper is asked
 //	connections=N        1 to 16, by default 2
 //	uid=N gid=N groups=N,N
-//	                     who reads; by default the user and the groups of this process
+//	                     the user that is named to the server; by default that of this process
 //	reserved=auto|yes|no connect from a port below 1024; auto: if this process may
-//	timeout=15s          for one try of a call
-//	retry=1m             until a call without an answer fails
+//	timeout=15s          how long to wait before a call is sent again
+//	retry=1m             how long to try before a call without an answer fails
 //
 // # Cost of a walk
 //
@@ -23,10 +23,10 @@
 //
 // A server that leaves out attributes or handles costs a GETATTR or a LOOKUP for each entry. The
 // handle of a subdirectory is kept when its directory is listed, so it is opened without a LOOKUP.
-// It counts only if the entry ".." shows that the directory is still in the same one. Otherwise,
-// and if it was not listed here, its path is looked up, component by component. OpenFile takes the
-// handle from the first page of the directory, once, if no Read came between; otherwise it costs a
-// LOOKUP.
+// The handle counts only if the entry ".." shows that the directory still has the same parent. If
+// it does not count, or there is none, the path is looked up, component by component. OpenFile
+// takes the handle from the first page of the directory, once, if no Read came between. Otherwise
+// it costs a LOOKUP.
 //
 // Check mounts the path again. It costs EXPORT and MNT, a GETATTR, and a LOOKUP for each component
 // below the export.
@@ -34,9 +34,9 @@
 // # What is not there
 //
 // The protocol has no extended attributes and no ACLs (source.ErrNoXattrs), no birth times, no
-// holes, and no times before 1970. A file system begins where the fsid changes. Whether what is
-// mounted on the server below an export is visible is the server's choice. Bind mounts on the
-// server are not recognized.
+// holes, and no times before 1970. A file system begins where the fsid changes. The server decides
+// whether a client sees what is mounted below an export. Bind mounts on the server are not
+// recognized.
 //
 // # Nothing leads outside (I10)
 //
@@ -48,7 +48,7 @@
 // Only the answer of LOOKUP that there is no such name means that an entry is gone. The same status
 // of any other procedure, and a stale handle, are source.ErrStale: the path is looked up again. A
 // server that does not answer, or refuses this machine, is backup.ErrUnavailable. A malformed
-// answer, and a listing that comes to no end, are syscall.EIO. A position in a directory that is no
+// answer, and a listing without an end, are syscall.EIO. A position in a directory that is no
 // longer valid is source.ErrStale: its listing begins again.
 //
 // Check compares what is now at the path with the root that is open. If the handle differs, the old

@@ -1,5 +1,5 @@
-// Package write is the restorer: it restores parts of the restores of its site (package spread)
-// into file systems that are mounted on its machine.
+// Package write is the restorer: it does tasks of the shared restores of its site (package spread),
+// and writes into file systems that are mounted on its machine.
 //
 //	service.go  claims tasks
 //	task.go     works on one attempt at a task, and keeps its lease
@@ -10,5 +10,5 @@
 //
 // An attempt ends by itself before its lease ends. A process that was paused, or whose system calls
 // hang, may still write a little after that, while a later attempt is at work. Both write the same
-// content. Each attempt has temporary names of its own, and one that is cut off removes no file.
+// content. Each attempt has temporary names of its own. An attempt that ends early removes no file.
 package write
