@@ -33,7 +33,7 @@ func alarms(ctx context.Context, p *Parts) Finding {
 		}
 	}
 	if open > 0 {
-		return warn("bctl churn names the snapshots, and bctl churn ack acknowledges an alarm",
+		return warn("bctl churn names the snapshots, and bctl churn ack SNAPSHOT --reason TEXT acknowledges an alarm",
 			"files of %s look encrypted, and nobody has acknowledged the alarm", plural(open, "shard"))
 	}
 	return ok("no shard has an alarm")

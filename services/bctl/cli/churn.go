@@ -33,9 +33,9 @@ new, changed, renamed or removed since the snapshot before. With SNAPSHOT, its
 directories and owners are listed instead.
 
 TYPES LOST are changed files that no longer begin like a known type. OPAQUE are
-those that now begin like random data, without a known type, as encrypted files
-do. A ? means that this is not known of all files, because older services have
-read some of them. SCORE is the share of opaque files in what raises an alarm:
+those that now begin like encrypted files: with random data of no known type, or
+as a program that encrypts writes them. A ? means that this is not known of all
+files, because older services have read some of them. SCORE is the share of opaque files in what raises an alarm:
 100% and more is an alarm.
 
 An alarm puts the shard on hold: nothing of it is forgotten or purged until
@@ -138,7 +138,7 @@ func (c *churnLs) list(ctx context.Context, i index.Index) error {
 	}
 	for _, l := range lines {
 		if l.open {
-			c.app.note("snapshot %s: %s. Its shard is on hold until bctl churn ack %[1]s", l.ID.Short(), display(l.Alarm))
+			c.app.note("snapshot %s: %s. Its shard is on hold until bctl churn ack %[1]s --reason TEXT", l.ID.Short(), display(l.Alarm))
 		}
 	}
 	return nil

@@ -21,7 +21,7 @@ func (f *tableForm) flags(flags *pflag.FlagSet) {
 }
 
 func (f *tableForm) parquetFlag(flags *pflag.FlagSet) {
-	flags.StringVar(&f.parquet, "parquet", "", "write Apache Parquet to `FILE`, which is replaced, instead of printing")
+	flags.StringVar(&f.parquet, "parquet", "", "write Apache Parquet to `FILE`, instead of printing; a regular file is replaced")
 }
 
 // check fails if more than one form is asked for.

@@ -106,7 +106,7 @@ func newRestore(a *app) *cobra.Command {
 	c.many.flags(cmd)
 	flags := cmd.Flags()
 	c.given = flags
-	flags.StringVarP(&c.target, "target", "t", "", "`DIR` to restore into (required)")
+	flags.StringVarP(&c.target, "target", "t", "", "`DIR` to restore into (needed, unless --map names one for each shard)")
 	flags.StringArrayVar(&c.include, "include", nil, "restore only files that match `PATTERN` (may be repeated)")
 	flags.StringArrayVar(&c.exclude, "exclude", nil, "skip files that match `PATTERN` (may be repeated)")
 	sinceFlag(flags, &c.newer, "newer", "restore only files that were modified after `TIME`: "+sinceForms)

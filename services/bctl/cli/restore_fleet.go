@@ -42,13 +42,11 @@ func (c *restoreCommand) checkFleet(given []string, o *restore.Options) error {
 	if len(given) == 0 {
 		return usage("--fleet restores one SNAPSHOT: give latest, or an id")
 	}
-	for name, given := range map[string]bool{
-		"--instant": c.instant, "--in-place": c.inPlace, "--ignore-space": c.ignoreSpace,
-		"--include": len(c.include) > 0, "--exclude": len(c.exclude) > 0, "--newer": !c.newer.IsZero(), "--delete": c.del, "--dry-run": c.dryRun,
-		"--map-owner, --map-group and --owners": o.Owners != nil, "--concurrency": c.concurrency != 0, "--verbose": c.verbose,
+	for _, name := range []string{
+		"instant", "in-place", "ignore-space", "include", "exclude", "newer", "delete", "dry-run", "map-owner", "map-group", "names-from", "concurrency", "verbose",
 	} {
-		if given {
-			return usage("--fleet does not work with %s", name)
+		if c.given.Changed(name) {
+			return usage("--fleet does not work with --%s", name)
 		}
 	}
 	if o.Overwrite != restore.IfChanged && o.Overwrite != restore.Always {
