@@ -83,7 +83,7 @@ func TestWorkersAreListedAndDrained(t *testing.T) {
 		t.Errorf("walkers at site default: %+v", some)
 	}
 	expect(t, f.Run("worker", "ls", "--site", "oslo"), 0, "none of the 6 services matches")
-	expect(t, f.Run("worker", "ls", "--role", "king"), 2, "not committer, walker, reader or pruner")
+	expect(t, f.Run("worker", "ls", "--role", "king"), 2, "is not committer, walker, reader, pruner, scrubber or restorer")
 	list := f.Must("worker", "ls").Stdout
 	width := 80
 	if strings.Contains(list, "HEARD") { // one has not been heard for some seconds

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -32,6 +33,7 @@ func lookupShape(o *options) madeindex.Shape {
 	if o.full {
 		s.Files, s.Snapshots = 10_000_000, 100
 	}
+	s.Files = cmp.Or(o.files, s.Files)
 	return s
 }
 
@@ -104,7 +106,7 @@ func (b *bench) makeIndex(ctx context.Context, o *options, file string) (made ma
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
 	progress("making an index of %d files in %d snapshots", lookupShape(o).Files, lookupShape(o).Snapshots)
-	args := []string{b.self, fmt.Sprintf("-full=%t", o.full), fmt.Sprintf("-seed=%d", o.seed), "-make-index", file}
+	args := []string{b.self, fmt.Sprintf("-full=%t", o.full), fmt.Sprintf("-files=%d", o.files), fmt.Sprintf("-seed=%d", o.seed), "-make-index", file}
 	if _, err := b.run(ctx, command{args: args, stdout: out}, os.Environ()); err != nil {
 		return made, err
 	}

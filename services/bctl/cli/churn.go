@@ -35,8 +35,8 @@ directories and owners are listed instead.
 TYPES LOST are changed files that no longer begin like a known type. OPAQUE are
 those that now begin like encrypted files: with random data of no known type, or
 as a program that encrypts writes them. A ? means that this is not known of all
-files, because older services have read some of them. SCORE is the share of opaque files in what raises an alarm:
-100% and more is an alarm.
+files, because older services have read some of them. SCORE is the share of
+opaque files in what raises an alarm: 100% and more is an alarm.
 
 An alarm puts the shard on hold: nothing of it is forgotten or purged until
 somebody acknowledges the alarm (bctl churn ack). In the list of directories and
