@@ -198,7 +198,11 @@ func TestNoAnswer(t *testing.T) {
 				t.Errorf("sent again %v, error %v; want ErrNoAnswer", again, err)
 			}
 			s.Spoil(nil)
-			if got, _, err := call(t.Context(), c, "x"); got != "x" || err != nil {
+			got, err := "", rpc.ErrNoAnswer
+			for errors.Is(err, rpc.ErrNoAnswer) && t.Context().Err() == nil { // a busy machine may not answer in time
+				got, _, err = call(t.Context(), c, "x")
+			}
+			if got != "x" || err != nil {
 				t.Errorf("afterwards: %q, error %v", got, err)
 			}
 		})
@@ -244,11 +248,12 @@ func TestCancel(t *testing.T) {
 		t.Errorf("before the call: error %v, want DeadlineExceeded", err)
 	}
 	waits := make(chan error, 1)
+	before, _ := s.Counts() // the first call may not have come to the server in time
 	go func() {
 		_, _, err := call(t.Context(), c, "x")
 		waits <- err
 	}()
-	for calls := 0; calls < 2; calls, _ = s.Counts() {
+	for calls := before; calls == before; calls, _ = s.Counts() {
 		runtime.Gosched()
 	}
 	if err := c.Close(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,25 +14,26 @@ import (
 )
 
 func TestPort(t *testing.T) {
-	answer := uint32(2049)
-	var asked []byte
+	var answer atomic.Uint32
+	answer.Store(2049)
+	var asked atomic.Value // of []byte
 	s := rpctest.Serve(t, func(c *rpctest.Call) []byte {
-		asked = c.Args
-		return xdr.AppendUint32(nil, answer)
+		asked.Store(bytes.Clone(c.Args))
+		return xdr.AppendUint32(nil, answer.Load())
 	})
 	c := newClient(t, s, nil)
 	nfs := rpc.Program{Number: 100003, Version: 3}
 	if port, err := rpc.PortFrom(t.Context(), c, nfs); port != 2049 || err != nil {
 		t.Errorf("port %d, error %v; want 2049", port, err)
 	}
-	if want := []byte{0, 1, 0x86, 0xa3, 0, 0, 0, 3, 0, 0, 0, 6, 0, 0, 0, 0}; !bytes.Equal(asked, want) {
-		t.Errorf("asked for %x, want %x", asked, want)
+	if want := []byte{0, 1, 0x86, 0xa3, 0, 0, 0, 3, 0, 0, 0, 6, 0, 0, 0, 0}; !bytes.Equal(asked.Load().([]byte), want) {
+		t.Errorf("asked for %x, want %x", asked.Load(), want)
 	}
-	answer = 0
+	answer.Store(0)
 	if _, err := rpc.PortFrom(t.Context(), c, nfs); !errors.Is(err, rpc.ErrNotRegistered) {
 		t.Errorf("port 0: error %v, want ErrNotRegistered", err)
 	}
-	answer = 1 << 16
+	answer.Store(1 << 16)
 	if _, err := rpc.PortFrom(t.Context(), c, nfs); !errors.Is(err, xdr.ErrMalformed) {
 		t.Errorf("port 65536: error %v, want ErrMalformed", err)
 	}
