@@ -195,7 +195,7 @@ func (m *faultyMachine) committed(snap backup.Snapshot, err error) state {
 
 func (m *faultyMachine) entryOf(e *backup.Entry) entry {
 	m.Helper()
-	got := entry{kind: e.Kind, flags: e.Flags, mode: e.Mode, size: e.Size, mtime: e.Mtime, content: e.Target}
+	got := entry{kind: e.Kind, flags: e.Flags.WithClass(backup.Unclassified), mode: e.Mode, size: e.Size, mtime: e.Mtime, content: e.Target}
 	if e.Kind == backup.File {
 		var data []byte
 		for _, ref := range e.Content.Refs { // these files have neither lists nor holes
