@@ -20,7 +20,7 @@ func TestNormalDaysRaiseNoAlarm(t *testing.T) {
 	for seed := range byte(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			if seed > 0 {
-				testtarget.Need(t, testtarget.Long)
+				testtarget.Need(t, testtarget.Often)
 			}
 			t.Parallel()
 			o := newOfficeOf(t, seed)
