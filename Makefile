@@ -79,7 +79,7 @@ S3TESTED     := ./internal/store/s3store ./internal/mirror ./internal/doctor ./i
 ALLTESTED    := $(TESTED) ./e2e/bench/... ./e2e/scale/... ./e2e/slowfs/...
 # In test-all, these are tested without the race detector, with which they take several times as long and share little
 # memory: make test has it everywhere. test-fleet-race has it for the programs of a fleet.
-PLAIN        := ./internal/index/... ./internal/prune ./internal/installation ./services/bctl/embedded ./e2e ./e2e/commands
+PLAIN        := ./internal/index/... ./internal/prune ./internal/installation ./internal/seal ./internal/drill ./internal/rewrap ./internal/doctor ./services/bctl/embedded ./services/bctl/cli ./e2e ./e2e/commands
 
 .PHONY: test test-short test-s3 test-upgrade test-long test-exhaustive test-manifests test-independent test-containers test-debian test-all test-fleet-race soak histories fuzz bench bench-scale
 test: ## what every change must pass, within minutes: needs Go, a C compiler and Postgres
