@@ -108,7 +108,7 @@ func (d *differ) run(ctx context.Context) (Result, error) {
 		if err != nil {
 			return Result{}, err
 		}
-		if err := d.compare(ctx, dir); err != nil {
+		if err := d.compare(ctx, &dir); err != nil {
 			return Result{}, err
 		}
 	}

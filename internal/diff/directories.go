@@ -79,67 +79,19 @@ func (d *differ) directories(ctx context.Context) iter.Seq2[directory, error] {
 	}
 }
 
-const (
-	// decodedAtOnce is how many directories are decoded by one goroutine, and decodedAhead how many
-	// such groups may wait until they are compared.
-	decodedAtOnce = 32
-	decodedAhead  = 2
-)
+// decodedAtOnce is how many directories are decoded by one goroutine.
+const decodedAtOnce = 32
 
 // decoded yields the directories with pages that differ, with what is in the pages. They are read
 // and decoded ahead, by other goroutines.
-func (d *differ) decoded(ctx context.Context) iter.Seq2[*directory, error] {
-	type group struct {
-		of   []directory
-		err  error         // after these
-		done chan struct{} // closed once they are decoded
-	}
-	return func(yield func(*directory, error) bool) {
+func (d *differ) decoded(ctx context.Context) iter.Seq2[directory, error] {
+	return func(yield func(directory, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
-		groups := make(chan *group, decodedAhead)
-		var running sync.WaitGroup
-		defer running.Wait()
 		defer cancel()
-		send := func(g *group) bool {
-			g.done = make(chan struct{})
-			select {
-			case groups <- g:
-			case <-ctx.Done():
-				return false
-			}
-			running.Go(func() {
-				defer close(g.done)
-				for i := range g.of {
-					g.of[i].decode()
-				}
-			})
-			return true
-		}
-		running.Go(func() {
-			defer close(groups)
-			next := &group{}
-			for dir, err := range d.directories(ctx) {
-				if next.err = err; err != nil {
-					break
-				}
-				if next.of = append(next.of, dir); len(next.of) == decodedAtOnce {
-					if !send(next) {
-						return
-					}
-					next = &group{}
-				}
-			}
-			send(next)
-		})
-		for g := range groups {
-			<-g.done
-			for i := range g.of {
-				if !yield(&g.of[i], nil) {
-					return
-				}
-			}
-			if g.err != nil {
-				yield(nil, g.err)
+		each := func(*directory) int { return 1 }
+		for dir, err := range ahead(d.directories(ctx), each, decodedAtOnce, (*directory).decode) {
+			if !yield(dir, err) {
+				cancel() // what is read ahead is not waited for
 				return
 			}
 		}
@@ -156,9 +108,9 @@ func (dir *directory) decode() {
 func (d *differ) stream(ctx context.Context) iter.Seq2[directory, error] {
 	return func(yield func(directory, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
-		added, stopAdded := iter.Pull2(ahead(d.index.Added(ctx, d.now.ID, d.old.ID)))
+		added, stopAdded := iter.Pull2(ahead(d.index.Added(ctx, d.now.ID, d.old.ID), lengthOf, aheadBytes, nil))
 		defer stopAdded()
-		ended, stopEnded := iter.Pull2(ahead(d.index.Ended(ctx, d.now.ID, d.old.ID)))
+		ended, stopEnded := iter.Pull2(ahead(d.index.Ended(ctx, d.now.ID, d.old.ID), lengthOf, aheadBytes, nil))
 		defer stopEnded()
 		defer cancel() // before they are stopped, so that they do not wait for what they read ahead
 		a, e := &pages{next: added}, &pages{next: ended}
@@ -194,59 +146,87 @@ func (d *differ) stream(ctx context.Context) iter.Seq2[directory, error] {
 	}
 }
 
-const (
-	// aheadBytes is the length of the listings that are read ahead in one piece.
-	aheadBytes  = 1 << 20
-	aheadPieces = 2
-)
+// aheadBytes is the length of the listings that are read ahead in one piece.
+const aheadBytes = 1 << 20
 
-// ahead yields the same, and reads ahead in another goroutine.
-func ahead(changes iter.Seq2[backup.PageChange, error]) iter.Seq2[backup.PageChange, error] {
-	type piece struct {
-		of  []backup.PageChange
-		err error // after these
-	}
-	return func(yield func(backup.PageChange, error) bool) {
-		pieces, stop := make(chan piece, aheadPieces), make(chan struct{})
+func lengthOf(c *backup.PageChange) int { return len(c.Listing) + len(c.Path) }
+
+// aheadPieces is how many pieces may wait until they are taken.
+const aheadPieces = 2
+
+// ahead yields the same values, which another goroutine reads ahead in pieces of the given weight.
+// Another one prepares each piece; nil: nothing is to be prepared.
+func ahead[T any](values iter.Seq2[T, error], weigh func(*T) int, weight int, prepare func(*T)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		pieces, stop := make(chan *piece[T], aheadPieces), make(chan struct{})
 		var running sync.WaitGroup
 		defer running.Wait()
 		defer close(stop)
+		send := func(p *piece[T]) bool {
+			p.ready = make(chan struct{})
+			select {
+			case pieces <- p:
+			case <-stop:
+				return false
+			}
+			if prepare == nil {
+				close(p.ready)
+				return true
+			}
+			running.Go(func() {
+				defer close(p.ready)
+				for i := range p.of {
+					prepare(&p.of[i])
+				}
+			})
+			return true
+		}
 		running.Go(func() {
 			defer close(pieces)
-			var next piece
-			size := 0
-			send := func() bool {
-				select {
-				case pieces <- next:
-					next, size = piece{}, 0
-					return true
-				case <-stop:
-					return false
-				}
-			}
-			for c, err := range changes {
+			next, size := &piece[T]{}, 0
+			for v, err := range values {
 				if next.err = err; err != nil {
 					break
 				}
-				next.of = append(next.of, c)
-				if size += len(c.Listing) + len(c.Path); size > aheadBytes && !send() {
+				next.of = append(next.of, v)
+				if size += weigh(&v); size < weight {
+					continue
+				}
+				if !send(next) {
 					return
 				}
+				next, size = &piece[T]{}, 0
 			}
-			send()
+			send(next)
 		})
 		for p := range pieces {
-			for i := range p.of {
-				if !yield(p.of[i], nil) {
-					return
-				}
-			}
-			if p.err != nil {
-				yield(backup.PageChange{}, p.err)
+			<-p.ready
+			if !p.each(yield) {
 				return
 			}
 		}
 	}
+}
+
+// A piece is some values, and the error after them.
+type piece[T any] struct {
+	of    []T
+	err   error
+	ready chan struct{} // closed once they are prepared
+}
+
+// each yields the values and the error. It reports whether more may follow.
+func (p *piece[T]) each(yield func(T, error) bool) bool {
+	for i := range p.of {
+		if !yield(p.of[i], nil) {
+			return false
+		}
+	}
+	if p.err != nil {
+		var none T
+		yield(none, p.err)
+	}
+	return p.err == nil
 }
 
 // pages reads a stream of pages by directory.

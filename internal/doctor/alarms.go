@@ -2,29 +2,16 @@ package doctor
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/installation"
+	"github.com/bctl/bctl/internal/index"
 )
 
 // alarms reports shards whose files look encrypted. Workers may not see them.
 func alarms(ctx context.Context, p *Parts) Finding {
-	if p.Role != "" && !p.is(installation.Operator, installation.Committer, installation.Pruner) {
-		return skip("%s does not need it", p.whom())
-	}
-	i, err := p.OpenIndex(ctx)
-	if err != nil {
-		return skipWith(err)
-	}
-	defer i.Close()
-	holds, err := i.Holds(ctx)
-	if errors.Is(err, fs.ErrPermission) {
-		return skip("this user may not see holds")
-	}
-	if err != nil {
-		return skipWith(err)
+	holds, finding := operatorsSee(ctx, p, "holds", index.Index.Holds)
+	if finding != nil {
+		return *finding
 	}
 	open := 0
 	for n := range holds {

@@ -33,19 +33,7 @@ import (
 // Each method of the index is called by a role that uses it, throughout the conformance suite of
 // the port. This detects each privilege that a role lacks.
 func TestIndexByRoles(t *testing.T) {
-	testtarget.Need(t, testtarget.Long)
-	if testing.Short() {
-		t.Skip("needs a real server: run without -short")
-	}
-	cluster, err := testenv.OpenCluster(testenv.Fast)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	cluster := longCluster(t)
 	var databases atomic.Int64
 	newPlan := func(t testing.TB) *Plan {
 		p := testPlan(t.TempDir())
@@ -76,6 +64,25 @@ func TestIndexByRoles(t *testing.T) {
 	} else {
 		indextest.RunCalls(t, fresh, migrated)
 	}
+}
+
+// longCluster returns a server of a test that only runs with the target Long.
+func longCluster(t *testing.T) *testenv.Cluster {
+	t.Helper()
+	testtarget.Need(t, testtarget.Long)
+	if testing.Short() {
+		t.Skip("needs a real server: run without -short")
+	}
+	cluster, err := testenv.OpenCluster(testenv.Fast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return cluster
 }
 
 // migrate makes the tables of an index.
@@ -190,61 +197,6 @@ type proving struct {
 
 func (p proving) SetScrub(ctx context.Context, s index.ScrubSettings, by string) error {
 	return p.operator.SetScrub(ctx, s, by)
-}
-
-// restoring is the index of a restorer, and of the operator who gives it keys.
-type restoring struct{ restorer, planner *pgindex.Index }
-
-func (r restoring) PagesIn(ctx context.Context, id backup.SnapshotID, from, to []byte) iter.Seq2[backup.PageVersion, error] {
-	return sequenceByEach(func(x *pgindex.Index) iter.Seq2[backup.PageVersion, error] { return x.PagesIn(ctx, id, from, to) }, r.planner, r.restorer)
-}
-
-func (r restoring) BeginRestore(ctx context.Context, of index.Restore, tasks []index.RestoreTask) error {
-	return r.planner.BeginRestore(ctx, of, tasks)
-}
-
-func (r restoring) Restores(ctx context.Context) ([]index.Restore, error) {
-	return r.planner.Restores(ctx)
-}
-
-func (r restoring) RestoreTasks(ctx context.Context, id index.RestoreID, after int64, limit int) ([]index.RestoreTask, error) {
-	return byEach(func(x *pgindex.Index) ([]index.RestoreTask, error) { return x.RestoreTasks(ctx, id, after, limit) }, r.restorer, r.planner)
-}
-
-func (r restoring) TasksWithoutKeys(ctx context.Context, id index.RestoreID, limit int) ([]index.RestoreTask, error) {
-	return r.planner.TasksWithoutKeys(ctx, id, limit)
-}
-
-func (r restoring) GiveKeys(ctx context.Context, row int64, attempt int, keys []byte) error {
-	return r.planner.GiveKeys(ctx, row, attempt, keys)
-}
-
-func (r restoring) Refusals(ctx context.Context, id index.RestoreID) ([]index.Refusal, error) {
-	return r.planner.Refusals(ctx, id)
-}
-
-func (r restoring) EndRestore(ctx context.Context, id index.RestoreID) error {
-	return r.planner.EndRestore(ctx, id)
-}
-
-func (r restoring) ClaimRestoreTask(ctx context.Context, site, worker, recipient string, lease time.Duration) (index.Restore, index.RestoreTask, bool, error) {
-	return r.restorer.ClaimRestoreTask(ctx, site, worker, recipient, lease)
-}
-
-func (r restoring) RenewRestoreTask(ctx context.Context, t *index.RestoreTask, lease time.Duration, files, bytes int64) ([]byte, error) {
-	return r.restorer.RenewRestoreTask(ctx, t, lease, files, bytes)
-}
-
-func (r restoring) SettleRestoreTask(ctx context.Context, t *index.RestoreTask, result []byte) error {
-	return r.restorer.SettleRestoreTask(ctx, t, result)
-}
-
-func (r restoring) FailRestoreTask(ctx context.Context, t *index.RestoreTask, pause time.Duration, counts bool, reason string) error {
-	return r.restorer.FailRestoreTask(ctx, t, pause, counts, reason)
-}
-
-func (r restoring) RefuseRestore(ctx context.Context, t *index.RestoreTask, pause time.Duration, reason string) error {
-	return r.restorer.RefuseRestore(ctx, t, pause, reason)
 }
 
 // byEach makes a call as each of some roles, and returns what the last one returns.

@@ -18,8 +18,6 @@ import (
 	"github.com/bctl/bctl/internal/index/pgindex"
 	"github.com/bctl/bctl/internal/prune"
 	"github.com/bctl/bctl/internal/store"
-	"github.com/bctl/bctl/internal/testenv"
-	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // forgetting is an index with roles, and a shard with three committed snapshots.
@@ -32,19 +30,7 @@ type forgetting struct {
 
 func withSnapshots(t *testing.T) *forgetting {
 	t.Helper()
-	testtarget.Need(t, testtarget.Long)
-	if testing.Short() {
-		t.Skip("needs a real server: run without -short")
-	}
-	cluster, err := testenv.OpenCluster(testenv.Fast)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	cluster := longCluster(t)
 	p := testPlan(t.TempDir())
 	p.Postgres.Name = "roles_forgetting"
 	runRoles(t, &p, cluster.DSN())

@@ -8,25 +8,11 @@ import (
 	"github.com/bctl/bctl/internal/index/pgindex"
 	"github.com/bctl/bctl/internal/shares"
 	"github.com/bctl/bctl/internal/sizes"
-	"github.com/bctl/bctl/internal/testenv"
-	"github.com/bctl/bctl/internal/testenv/testtarget"
 )
 
 // An operator may read what bctl du and bctl stats read.
 func TestOperatorsReadSizes(t *testing.T) {
-	testtarget.Need(t, testtarget.Long)
-	if testing.Short() {
-		t.Skip("needs a real server: run without -short")
-	}
-	cluster, err := testenv.OpenCluster(testenv.Fast)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	cluster := longCluster(t)
 	p := testPlan(t.TempDir())
 	p.Postgres.Name = "sizes"
 	runRoles(t, &p, cluster.DSN())
