@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	alarmTally = 64  // directories that an alarm tells apart
+	alarmTally = 64  // the most directories that an alarm counts
 	alarmParts = 5   // directories, and owners, that it names
 	alarmPath  = 200 // bytes of a path that it shows
 	alarmBytes = 2000

@@ -26,7 +26,7 @@ func (c *Count) add(d Count) {
 // files is the number of changes.
 func (c *Count) files() int64 { return c.New + c.Changed + c.Renamed + c.Removed }
 
-// maxOwners bounds the owners that are told apart; changes of others are counted in directories
+// maxOwners bounds the owners that are counted; changes of others are counted in directories
 // only.
 const maxOwners = 1024
 
